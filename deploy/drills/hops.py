@@ -134,14 +134,17 @@ class Hops:
 
     async def expect_exactly_once(self) -> None:
         """Note that nothing is doubled or lost, and nothing left to do."""
-        for kind, where in (await self.anomalies()).items():
-            self._stage.expect(f"{kind}, {PROTECTED}", where, [])
+        note_anomalies(self._stage, await self.anomalies(), is_control=False)
         self._stage.expect("records consumed", await self.passed(), self.written)
 
-    async def show_anomalies(self) -> None:
-        """Note what is doubled or lost as anomalies: a control's."""
-        for kind, where in (await self.anomalies()).items():
-            self._stage.anomaly(kind, where)
+
+def note_anomalies(stage: Stage, found: Mapping[Anomaly, list[str]], *, is_control: bool) -> None:
+    """Note what a check found: a control's anomalies, or that the protected side has none."""
+    for kind, where in found.items():
+        if is_control:
+            stage.anomaly(kind, where)
+        else:
+            stage.expect(f"{kind}, {PROTECTED}", where, [])
 
 
 def errors_in(answers: Iterable[Values | None]) -> list[str]:

@@ -28,7 +28,7 @@ WATCH = Delay(Part.ANSWER, 0.0)
     "ten-steps",
     "Each of the ten steps of a transaction is on the wire, in the coordinator's log and in the partitions' logs",
     tags=["transactions"],
-    reading=[KIP_98, "`once txn trace`"],
+    reading=[KIP_98, "README.md"],
 )
 async def ten_steps(stage: Stage) -> None:
     """Make a transaction with the wire tapped, as `once txn trace` does: one that is committed, and one that is
@@ -89,7 +89,7 @@ async def timeout_above_maximum(stage: Stage) -> None:
 @drill(
     "B14",
     "transactional-id-expired",
-    "A producer whose transactional.id has expired while it was idle begins anew, and repeats nothing",
+    "A producer whose transactional.id has expired while it was idle initialises again, and repeats nothing",
     needs=Needs.OWN,
     tags=["transactions"],
     within_s=180,

@@ -1,10 +1,11 @@
 """B: transactions are all or nothing, wherever a process dies."""
 
+import signal
 from typing import Final, NamedTuple
 
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.hops import OURS, RECORDS, Hops, errors_in, eventually, until_settled, values_in
+from deploy.drills.hops import OURS, RECORDS, Hops, errors_in, eventually, note_anomalies, until_settled, values_in
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.rules import Drop, Hold, Part, Rule
 from deploy.drills.stage import Stage, until
@@ -21,6 +22,7 @@ KIP_98 = "KIP-98"
     "crash-before-offsets",
     "After a crash between output and offset commit the output is invisible, and its input is processed again, once",
     tags=["processes", "transactions"],
+    within_s=150,
     reading=[KIP_98],
 )
 async def crash_before_offsets(stage: Stage) -> None:
@@ -129,12 +131,13 @@ async def crash_at_each_step(stage: Stage) -> None:
 
 async def _crash_itself(stage: Stage, hops: Hops, hop: ManagedProcess, step: Step) -> None:
     """Start the process again with a crash point, and wait until it dies there."""
-    hop.terminate()
+    hop.kill()
     hop.env["ONCE_CRASH_POINT"] = f"{step.crash_point}=kill:1"
     hop.start()
     await hops.write()
-    await until(lambda: not hop.running, f"{hop.name} dies at {step.crash_point}")
-    stage.evidence(f"step {step.number}: {step.name}", f"it ended by signal {-(hop.returncode or 0)}")
+    await until(lambda: not hop.running, f"{hop.name} dies at {step.crash_point}", 60)
+    stage.expect(f"step {step.number}, {step.name}: exit code of the process", hop.returncode, -signal.SIGKILL)
+    stage.evidence(f"step {step.number}: {step.name}", f"{hop.name} killed itself at {step.crash_point}")
     del hop.env["ONCE_CRASH_POINT"]
 
 
@@ -210,7 +213,7 @@ async def auto_commit(stage: Stage) -> None:
     protected = await _crash_twice(stage, OURS, "TxnOffsetCommit")
     await protected.expect_exactly_once()
     control = await _crash_twice(stage, "auto_commit", "OffsetCommit")
-    await control.show_anomalies()
+    note_anomalies(stage, await control.anomalies(), is_control=True)
 
 
 async def _crash_twice(stage: Stage, program: str, commits_by: str) -> Hops:

@@ -1,7 +1,7 @@
 """The documented loop of transactions, with a random transactional.id at each start.
 
-It is wrong: the id is how a process ends the transaction that its predecessor left open. With another id nobody ends
-it before transaction.timeout.ms, readers wait for so long, and a predecessor that is still alive is not fenced.
+It is wrong: the id is how a process ends the transaction that its predecessor left open. Under another id
+it stays open for transaction.timeout.ms, readers wait for so long, and a predecessor that still runs is not fenced.
 """
 
 import asyncio
