@@ -4,17 +4,23 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from deploy.drills.clients.raw import Numbered, RawProducer, values_of
+from deploy.drills.clients.raw import Answer, Numbered, RawProducer, values_of
+from deploy.drills.clients.runtime import copying, output_of, until_written
 from deploy.drills.clients.stock import stock_producer
 from deploy.drills.deliveries import duplicates, losses, reorderings
-from deploy.drills.drill import Anomaly, drill
+from deploy.drills.drill import Anomaly, Needs, drill
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.proxy.rules import Drop, Part, Rule
+from deploy.drills.proxy.rules import Drop, Part, RepeatLate, Rule
+from deploy.drills.run import started
 from deploy.drills.stage import Stage
+from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.requests import Request
 
 RECORDS: Final = 40
 FAULTY: Final = 11
 """The request that the proxy loses, or whose acknowledgement it loses, from 1."""
+FORGETFUL: Final = {"producer.id.expiration.ms": "2000", "producer.id.expiration.check.interval.ms": "200"}
 
 
 class Settings(NamedTuple):
@@ -133,3 +139,83 @@ async def pipelined(stage: Stage, *, idempotent: bool) -> tuple[list[bytes], lis
     found = await values_of(stage.bootstrap_servers, topic)
     stage.journal.records += len(found)
     return values, [str(answer) for answer in answers], found
+
+
+@drill(
+    "E2",
+    "producer-id-expired",
+    "A producer that brokers have forgotten goes on; only a request that outlives its producer id is stored twice",
+    needs=Needs.OWN,
+    control=[Anomaly.DUPLICATE],
+    tags=["requests", "idempotence"],
+    within_s=180.0,
+    reading=["KIP-360", "KIP-854", "KIP-890"],
+)
+async def producer_id_expired(stage: Stage) -> None:
+    """Let the broker forget producers after two seconds instead of a day. The runtime and the idempotent writer are
+    idle for longer, and then go on. Older brokers answered UNKNOWN_PRODUCER_ID; this one takes any sequence as a new
+    begin. A copy of a request that arrives after the expiry shows the difference: the writer's is stored twice, the
+    control, and that of the runtime is refused, because its transaction is over.
+    """
+    stage.step("starting a broker of its own, which forgets producers after 2 s")
+    running = started(stage.directory, (), brokers=1, broker_overrides=FORGETFUL)
+    stage.target = await stage.resources.enter_async_context(running)
+    stage.step("protection: the runtime")
+    answer, found = await idle_runtime(stage)
+    stage.expect_that("answer to the runtime's late copy", answer, "an error", holds=bool(answer.error))
+    stage.expect("outputs of the runtime", found, [output_of(b"before", 0), output_of(b"after", 0)])
+    stage.step("control: a writer without transactions")
+    answer, found = await idle_writer(stage)
+    stage.expect("answer to the writer's late copy", answer, Answer("", 2))
+    stage.expect("records of the writer", list(dict.fromkeys(found)), [b"before", b"after"])
+    stage.anomaly(Anomaly.DUPLICATE, duplicates(found))
+
+
+async def idle_runtime(stage: Stage) -> tuple[Answer, list[bytes]]:
+    """Keep a copy of the runtime's request until it was forgotten; return the answer, and the committed outputs."""
+    source, sink, proxy = await stage.topic(), await stage.topic(), await stage.proxy()
+    rule = Rule(api="Produce", client_id=f"{stage.name}-0", topic=sink, action=RepeatLate())
+    fault = stage.fault(OnRequests(proxy, rule, "copy of the runtime's Produce late"))
+    service = copying(stage, proxy.bootstrap_servers, source, sink)
+    async with IdempotentWriter(stage.access) as writer, fault as late, service:
+        await writer.send(source, 0, None, b"before")
+        stage.evidence(late.name, await late.acted())
+        await until_written(stage, sink, 1)
+        await until_forgotten(stage, sink)
+        await writer.send(source, 0, None, b"after")
+        await until_written(stage, sink, 2)
+        await until_forgotten(stage, sink)
+        [answer] = await late.released()
+    found = await values_of(stage.access, sink)
+    stage.journal.records += len(found)
+    return Answer.of(answer, sink), found
+
+
+async def idle_writer(stage: Stage) -> tuple[Answer, list[bytes]]:
+    """Keep a copy of the writer's request until it was forgotten; return the answer, and the log's values."""
+    topic, proxy = await stage.topic(), await stage.proxy()
+    rule = Rule(api="Produce", client_id=topic, action=RepeatLate())
+    fault = stage.fault(OnRequests(proxy, rule, "copy of the writer's Produce late"))
+    async with IdempotentWriter(proxy.bootstrap_servers, client_id=topic) as writer, fault as late:
+        await writer.send(topic, 0, None, b"before")
+        stage.evidence(late.name, await late.acted())
+        await until_forgotten(stage, topic)
+        await writer.send(topic, 0, None, b"after")
+        await until_forgotten(stage, topic)
+        [answer] = await late.released()
+    found = await values_of(stage.access, topic)
+    stage.journal.records += len(found)
+    return Answer.of(answer, topic), found
+
+
+async def until_forgotten(stage: Stage, topic: str) -> None:
+    """Wait until the leader of a topic of one partition, the only broker, has no producer's state for it."""
+    request = Request("DescribeProducers", 0, {"Topics": [{"Name": topic, "PartitionIndexes": [0]}]})
+    async with Brokers(stage.access) as brokers, asyncio.timeout(30):
+        await brokers.view([])
+        while any(
+            partition["ActiveProducers"]
+            for row in (await brokers.ask(0, request))["Topics"]
+            for partition in row["Partitions"]
+        ):
+            await asyncio.sleep(0.1)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from deploy.drills.clients.raw import Answer, Identity, RawProducer, log_of, values_of
-from deploy.drills.clients.runtime import copying, output_of
+from deploy.drills.clients.runtime import copying, output_of, until_written
 from deploy.drills.deliveries import duplicates
 from deploy.drills.drill import Anomaly, Needs, drill
 from deploy.drills.faults.requests import OnRequests
@@ -102,13 +102,6 @@ async def refused_in_the_runtime(stage: Stage, proxy: Proxy) -> None:
         stage.expect("answer to the runtime", Answer.of(refusal, sink), Answer(OUT_OF_ORDER, -1))
         await until_written(stage, sink, 1)
     await expect_outputs(stage, sink, [output_of(b"payment", 0)])
-
-
-async def until_written(stage: Stage, sink: str, count: int) -> None:
-    """Wait until a topic has so many committed records."""
-    async with asyncio.timeout(30):
-        while len(await values_of(stage.access, sink)) < count:
-            await asyncio.sleep(0.1)
 
 
 async def expect_outputs(stage: Stage, sink: str, expected: list[bytes]) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from deploy.drills.clients.raw import values_of
 from deploy.drills.stage import Stage
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
@@ -71,3 +72,10 @@ async def copying(
         await asyncio.wait({running})
     if running.result() != 0:
         raise RuntimeError(f"the service ended with exit code {running.result()}")
+
+
+async def until_written(stage: Stage, sink: str, count: int) -> None:
+    """Wait until a topic has so many committed records."""
+    async with asyncio.timeout(30):
+        while len(await values_of(stage.access, sink)) < count:
+            await asyncio.sleep(0.1)
