@@ -196,7 +196,7 @@ data.
 - failed: the drill itself could not go on.
 
 The checkers name anomalies as [Jepsen](https://jepsen.io) does, except that a lost write is a loss and G1a an aborted
-read. `once drill soak` makes random faults for as long as one likes; its judges are a checker of histories,
+read. `once drill soak` makes random faults for a chosen time; its judges are a checker of histories,
 `once verify`, Spark's reconciliation and the view. `make drills` runs the [drills of alerts](alerts.md), and
 `make drills-transactions` the table of [a transaction's requests](transactions.md), lost, late and repeated."""
 

@@ -244,23 +244,23 @@ def _stalls(history: History, stall_s: float) -> Iterator[str]:
     for look in history.looks:
         looks[look.partition].append(look)
     for partition, found in sorted(looks.items()):
-        for run in _standing(found):
+        for run in _held(found):
             if run[-1].at_s - run[0].at_s > stall_s:
-                stood_s = run[-1].at_s - run[0].at_s
-                yield f"partition {partition}: at {run[0].stable} for {stood_s:.0f} s, below {run[0].end}"
+                held_s = run[-1].at_s - run[0].at_s
+                yield f"partition {partition}: at {run[0].stable} for {held_s:.0f} s, below {run[0].end}"
 
 
-def _standing(looks: Sequence[Look]) -> Iterator[list[Look]]:
+def _held(looks: Sequence[Look]) -> Iterator[list[Look]]:
     """Yield the looks during which the last stable offset stayed at the same place below the log's end."""
     run: list[Look] = []
     for look in looks:
-        stands = look.stable < look.end
-        if run and stands and look.stable == run[-1].stable and look.at_s - run[-1].at_s <= LOOKED_S:
+        held = look.stable < look.end
+        if run and held and look.stable == run[-1].stable and look.at_s - run[-1].at_s <= LOOKED_S:
             run.append(look)
             continue
         if run:
             yield run
-        run = [look] if stands else []
+        run = [look] if held else []
     if run:
         yield run
 

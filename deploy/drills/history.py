@@ -2,7 +2,7 @@
 
 A register is a partition. Transactions append values to some of them, each value once in the whole history. Readers
 poll with isolation.level=read_committed. Each operation is invoked, and then is `ok`, `fail` (it had no effect) or
-`info` (nobody knows; it may still take effect). An operation that was never completed is as one with `info`.
+`info` (its outcome is unknown; it may still take effect). An operation that was never completed is as one with `info`.
 `checker.py` finds the anomalies.
 """
 

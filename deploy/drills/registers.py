@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, Final
 
-from deploy.drills.checker import Fate, check, fates
+from deploy.drills.checker import Fate, fates
 from deploy.drills.history import Event, Function, History, Look, Type, Value
-from deploy.drills.stage import Stage
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, EosError, FatalError, FencedError
 from shared.eos.records import Output, Record
@@ -29,8 +28,6 @@ from shared.kafka.runtime.producer import TransactionalProducer
 
 WRITERS, READERS, PARTITIONS = 3, 2, 3
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-STALL_S: Final = 45.0
-"""A transaction's timeout, the 10 s until the coordinator looks for it, and the time of a broker's failover, twice."""
 SETTLED_S: Final = 60.0
 _INIT_S: Final = 60.0
 _VALUES_MAX: Final = 6
@@ -267,33 +264,6 @@ class _Writer:
 
     async def _attempt(self, function: Function, work: Coroutine[Any, Any, None], **parts: Any) -> Type:
         return await self._registers.attempt(self._process, function, work, **parts)
-
-
-@asynccontextmanager
-async def recording(stage: Stage, *, pause_s: float = 0.05) -> AsyncIterator[Registers]:
-    """Run the workload on a topic of the stage's own while the context is entered; then judge its history."""
-    topic = await stage.topic(PARTITIONS, min_insync_replicas="2")
-    seed = stage.random.getrandbits(32)
-    registers = Registers(stage.access, topic, f"{stage.name}-registers", seed, lambda: stage.now_s, pause_s=pause_s)
-    async with registers.run():
-        stage.step(f"{WRITERS} writers append to {PARTITIONS} registers in transactions, {READERS} readers follow")
-        yield registers
-    judge(stage, registers)
-
-
-def judge(stage: Stage, registers: Registers) -> None:
-    """Note what the history shows: how its transactions ended, and its anomalies."""
-    history = registers.history
-    counts = fates(history)
-    stage.journal.records += len(history.log)
-    row: dict[str, str | int | float | None] = {fate.value: count for fate, count in counts.items()}
-    row["values in the log"] = len(history.log)
-    stage.journal.tables["Transactions on registers, as their clients know them"] = [row]
-    committed = counts[Fate.COMMITTED]
-    stage.expect_that("transactions committed on registers", committed, "at least 1", holds=committed > 0)
-    stage.expect("every transaction on registers has ended, and was read to its end", registers.settled, True)
-    for kind, where in check(history, stall_s=STALL_S).items():
-        stage.anomaly(kind, where)
 
 
 def _value(partition: int, record: Record) -> Value:

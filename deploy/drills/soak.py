@@ -1,4 +1,4 @@
-"""Soak: the whole stack under a steady load and random faults, for as long as one likes; then all judges.
+"""Soak: the whole stack under a steady load and random faults for a chosen time; then all judges.
 
 The time is cut into cycles. In three quarters of each, one fault follows another: a service, Redis or a broker by its
 role is killed, taken away for a while, or paused. The last quarter is quiet, and there the pipeline must make progress.
@@ -28,7 +28,8 @@ from deploy.drills.faults.processes import Kill, Pause, TakeAway
 from deploy.drills.footprint import GROWTH_MAX, Sample, footprint, growths
 from deploy.drills.history import History
 from deploy.drills.judge import verified
-from deploy.drills.registers import Registers, recording
+from deploy.drills.recording import recording
+from deploy.drills.registers import Registers
 from deploy.drills.run import PIPELINE, started
 from deploy.drills.stage import Stage
 from deploy.drills.target import Target
@@ -108,7 +109,7 @@ async def _soak(stage: Stage, minutes: float, directory: Path) -> None:
             await stage.target.heal()
         await _judge(stage)
     finally:
-        # Whatever the judges say: they may say it too late
+        # Before the verdict, which may not come in time
         history = None if soak.registers is None else soak.registers.history
         await asyncio.to_thread(keep, history, stage.target, directory)
     soak.judge(judged=minutes >= JUDGED_FROM_MINUTES)

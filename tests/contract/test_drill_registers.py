@@ -7,7 +7,8 @@ import uuid
 from deploy.drills.checker import Fate, check, fates
 from deploy.drills.drill import Anomaly
 from deploy.drills.history import Function, Type
-from deploy.drills.registers import PARTITIONS, STALL_S, Registers
+from deploy.drills.recording import STALL_S
+from deploy.drills.registers import PARTITIONS, Registers
 from deploy.local.kafka.cluster import LocalKafka
 from shared.kafka.admin.scratch import create_topic
 from shared.kafka.client.cluster import Cluster
