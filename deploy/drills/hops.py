@@ -4,10 +4,8 @@ The hop takes each record of one input partition to one of three output partitio
 record's number, which is its input offset as well, so the output shows what was lost or doubled.
 """
 
-import asyncio
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Self
@@ -17,7 +15,7 @@ from deploy.drills.clients.job import OUTPUT_PARTITIONS, Job
 from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly
 from deploy.drills.proxy.rules import error_codes
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, eventually
 from deploy.local.process import ManagedProcess
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import pages
@@ -176,19 +174,3 @@ async def until_settled(stage: Stage, topic: str, within_s: float = 30.0) -> flo
     """Wait until no transaction is open in a topic, and return the seconds waited; raises TimeoutError."""
     what = f"no transaction open in {topic}"
     return await eventually(lambda: settled(stage.access, topic), what, within_s)
-
-
-async def eventually(reached: Callable[[], Awaitable[bool]], what: str, within_s: float = 30.0) -> float:
-    """Wait for a condition that must itself be awaited, and return the seconds waited.
-
-    Raises:
-        TimeoutError: it did not come true within `within_s` seconds.
-    """
-    begun_s = time.monotonic()
-    try:
-        async with asyncio.timeout(within_s):
-            while not await reached():
-                await asyncio.sleep(0.1)
-    except TimeoutError as error:
-        raise TimeoutError(f"not within {within_s:.0f} s: {what}") from error
-    return time.monotonic() - begun_s

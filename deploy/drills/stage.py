@@ -10,7 +10,6 @@ async def lost_acknowledgement(stage: Stage) -> None:
     stage.expect("copies of the record", copies, 1)
 """
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -25,9 +24,12 @@ from deploy.drills.faults.fault import Fault
 from deploy.drills.observe import observing
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.target import Target, node_id
+from deploy.drills.waiting import eventually, until
 from shared.kafka.admin.scratch import create_topic
 from shared.kafka.client.access import Access
 from shared.kafka.client.cluster import Cluster
+
+__all__ = ["WHERE_MAX", "Stage", "eventually", "until"]
 
 WHERE_MAX = 20
 
@@ -47,6 +49,7 @@ class Stage:
 
     Attributes:
         journal: what was done and seen so far.
+        checks: what is to be judged when the drill has ended, by `later`.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Stage:
         self.random = random.Random(seed)  # noqa: S311 # repeatable is what is wanted
         self.resources = resources
         self.journal = Journal()
+        self.checks: list[Callable[[], Awaitable[None]]] = []
         self._say = say
         self._begun_s = time.monotonic()
         self._proxy: Proxy | None = None
@@ -173,34 +177,10 @@ class Stage:
         if found:
             self.journal.anomalies.append(Found(kind, len(found), found[:WHERE_MAX]))
 
+    def later(self, check: Callable[[], Awaitable[None]]) -> None:
+        """Let a check run when the drill has ended, while the next drills run; the verdict waits for it."""
+        self.checks.append(check)
+
     def _observe(self, what: str, seen: str, expected: str, *, is_expected: bool) -> None:
         self.journal.observations.append(Observation(self.now_s, what, seen, expected, is_expected))
         self._say(f"{what}: {seen}" if is_expected else f"NOT EXPECTED: {what}: {seen}, not {expected}")
-
-
-async def until(reached: Callable[[], bool], what: str, within_s: float = 30.0) -> None:
-    """Wait for a condition.
-
-    Raises:
-        TimeoutError: it did not come true within `within_s` seconds.
-    """
-    try:
-        async with asyncio.timeout(within_s):
-            while not reached():
-                await asyncio.sleep(0.05)
-    except TimeoutError as error:
-        raise TimeoutError(f"not within {within_s:.0f} s: {what}") from error
-
-
-async def eventually(reached: Callable[[], Awaitable[bool]], what: str, within_s: float = 30.0) -> None:
-    """Wait for a condition that must itself be awaited.
-
-    Raises:
-        TimeoutError: it did not come true within `within_s` seconds.
-    """
-    try:
-        async with asyncio.timeout(within_s):
-            while not await reached():
-                await asyncio.sleep(0.1)
-    except TimeoutError as error:
-        raise TimeoutError(f"not within {within_s:.0f} s: {what}") from error

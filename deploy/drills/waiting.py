@@ -1,4 +1,4 @@
-"""Wait for conditions that must be awaited, and for a log without open transactions."""
+"""Wait for conditions, and for a log without open transactions."""
 
 import asyncio
 import time
@@ -8,18 +8,34 @@ from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.reader import end_offsets, stable_offsets
 
+_POLL_S = 0.02
 
-async def eventually(reached: Callable[[], Awaitable[bool]], what: str, deadline_s: float = 30.0) -> None:
-    """Wait for a condition that must itself be awaited.
+
+async def until(reached: Callable[[], bool], what: str, within_s: float = 30.0) -> None:
+    """Wait for a condition.
 
     Raises:
-        TimeoutError: it did not come true within `deadline_s` seconds.
+        TimeoutError: it did not come true within `within_s` seconds.
     """
-    end_s = time.monotonic() + deadline_s
+
+    async def holds() -> bool:
+        return reached()
+
+    await eventually(holds, what, within_s)
+
+
+async def eventually(reached: Callable[[], Awaitable[bool]], what: str, within_s: float = 30.0) -> float:
+    """Wait for a condition that must itself be awaited, and return the seconds waited.
+
+    Raises:
+        TimeoutError: it did not come true within `within_s` seconds.
+    """
+    begun_s = time.monotonic()
     while not await reached():
-        if time.monotonic() >= end_s:
-            raise TimeoutError(f"not within {deadline_s} s: {what}")
-        await asyncio.sleep(0.02)
+        if time.monotonic() - begun_s >= within_s:
+            raise TimeoutError(f"not within {within_s:.3g} s: {what}")
+        await asyncio.sleep(_POLL_S)
+    return time.monotonic() - begun_s
 
 
 async def settled(access: Bootstrap, topics: Collection[str]) -> bool:

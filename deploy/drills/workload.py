@@ -106,25 +106,30 @@ async def pay(stage: Stage, count: int) -> int:
 class Load:
     """Payments at a rate, in bursts.
 
+    Args:
+        values: the payments, without end.
+        chance: of bursts; None for none.
+
     Attributes:
         sent: so far; the brokers may not have all of them yet.
     """
 
-    def __init__(self, stage: Stage, per_s: int) -> None:
+    def __init__(self, access: Bootstrap, values: Iterator[bytes], per_s: int, chance: random.Random | None) -> None:
         self.sent = 0
-        self._stage = stage
-        self._per_tick = max(1, int(per_s * _TICK_S))
+        self.per_s = per_s
+        self._access = access
+        self._values = values
+        self._chance = chance
         self._over = asyncio.Event()
 
     async def run(self) -> None:
         """Send until `finish`."""
-        chance, access = self._stage.random, self._stage.access
-        partitions = await partition_count(access, [PAYMENTS_RAW])
-        values = payments(f"{self._stage.name}-load", chance.getrandbits(32), partitions)
-        async with IdempotentWriter(access, client_id="drill-load", request_timeout_s=_ACKNOWLEDGED_S) as writer:
+        partitions = await partition_count(self._access, [PAYMENTS_RAW])
+        per_tick, chance = max(1, int(self.per_s * _TICK_S)), self._chance
+        async with IdempotentWriter(self._access, client_id="drill-load", request_timeout_s=_ACKNOWLEDGED_S) as writer:
             while not self._over.is_set():
-                burst = _BURST_FACTOR if chance.random() < _BURST_SHARE else 1
-                for value in islice(values, self._per_tick * burst):
+                burst = _BURST_FACTOR if chance is not None and chance.random() < _BURST_SHARE else 1
+                for value in islice(self._values, per_tick * burst):
                     key, partition = key_of(value, partitions)
                     await writer.write(PAYMENTS_RAW, partition, key, value)
                     self.sent += 1
@@ -136,17 +141,15 @@ class Load:
 
 
 @asynccontextmanager
-async def flowing(stage: Stage, per_s: int = 100) -> AsyncIterator[Load]:
-    """Send payments while the context is entered, and count them in the drill's journal.
+async def sending(load: Load) -> AsyncIterator[Load]:
+    """Send payments while the context is entered.
 
     Raises:
         KafkaUnavailableError: on leaving, when not all of them were taken.
     """
-    load = Load(stage, per_s)
     running = asyncio.create_task(load.run())
     try:
-        await until(lambda: load.sent >= per_s or running.done(), "payments flow")
-        stage.step(f"payments flow: {per_s} a second, in bursts, with repeats and bad records")
+        await until(lambda: load.sent >= load.per_s or running.done(), "payments flow")
         yield load
     except BaseException:
         running.cancel()
@@ -154,6 +157,16 @@ async def flowing(stage: Stage, per_s: int = 100) -> AsyncIterator[Load]:
         raise
     load.finish()
     await running
+
+
+@asynccontextmanager
+async def flowing(stage: Stage, per_s: int = 100) -> AsyncIterator[Load]:
+    """Send payments while the context is entered, and count them in the drill's journal; raises as `sending`."""
+    partitions = await partition_count(stage.access, [PAYMENTS_RAW])
+    values = payments(f"{stage.name}-load", stage.random.getrandbits(32), partitions)
+    async with sending(Load(stage.access, values, per_s, stage.random)) as load:
+        stage.step(f"payments flow: {per_s} a second, in bursts, with repeats and bad records")
+        yield load
     stage.journal.records += load.sent
 
 

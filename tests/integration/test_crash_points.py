@@ -52,7 +52,7 @@ async def test_a_graceful_stop_leaves_no_open_transaction(kafka: LocalKafka, run
     assert [running[name].wait_exit(20) for name in NAMES] == [0, 0, 0]
 
     topics = [topic.name for topic in TOPICS]
-    await eventually(lambda: settled(kafka.bootstrap_servers, topics), "no transaction open", deadline_s=2)
+    await eventually(lambda: settled(kafka.bootstrap_servers, topics), "no transaction open", within_s=2)
 
     for name in NAMES:
         running[name].start().wait_ready()

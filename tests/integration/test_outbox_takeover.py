@@ -155,7 +155,7 @@ async def test_a_graceful_stop_leaves_nothing_in_doubt(running: World) -> None:
     wait_until(lambda: running.mail_effects().total() > before, "mails are being sent")
     outbox.process.request_stop()
     assert outbox.wait_exit(20) == 0
-    await eventually(lambda: settled(running.bootstrap_servers, [EFFECTS_WAITING]), "no transaction open", deadline_s=2)
+    await eventually(lambda: settled(running.bootstrap_servers, [EFFECTS_WAITING]), "no transaction open", within_s=2)
     # Even if Redis is lost: the outbox recorded that no call was in flight
     running.redis.flush()
     outbox.start().wait_ready()

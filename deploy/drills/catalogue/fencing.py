@@ -9,11 +9,11 @@ from deploy.drills.clients.raw import values_of
 from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.hops import OURS, RECORDS, STOCK, Hops, errors_in, eventually, note_anomalies, until_settled
+from deploy.drills.hops import OURS, RECORDS, STOCK, Hops, errors_in, note_anomalies, until_settled
 from deploy.drills.members import joined
 from deploy.drills.producers import failure_of, producer, put
 from deploy.drills.proxy.rules import Hold, Part, Rule
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, eventually
 from deploy.local.process import ManagedProcess
 from shared.kafka.runtime.producer import TransactionalProducer
 

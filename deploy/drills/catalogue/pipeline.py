@@ -17,11 +17,10 @@ from deploy.drills.drill import LOCAL, SECURE, Anomaly, Needs, Series, drill
 from deploy.drills.faults.configs import TopicConfig
 from deploy.drills.faults.offsets import Rewind
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.hops import eventually
 from deploy.drills.judge import verified
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.rules import Drop, Part, Rule
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, eventually
 from deploy.drills.workload import pay, payments, send_raw, subscribed
 from deploy.local.process import ManagedProcess
 from shared.eos.errors import AbortableError

@@ -11,12 +11,12 @@ from deploy.drills.clients.request_reply import answer, ask
 from deploy.drills.clients.tools import run
 from deploy.drills.deliveries import aborted_reads
 from deploy.drills.drill import Anomaly, drill
-from deploy.drills.hops import Hops, eventually, note_anomalies, until_settled
+from deploy.drills.hops import Hops, note_anomalies, until_settled
 from deploy.drills.judge import now_ms
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.requests import Request
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, eventually
 from shared.eos.records import Handler
 from shared.kafka.client.batches import Marker
 from shared.kafka.client.idempotent import IdempotentWriter
