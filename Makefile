@@ -62,8 +62,9 @@ check: setup ## Lint, format, types, import contracts, and whether all tests can
 	$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; kill $$types; exit 1; }; \
 	wait $$types
 
-drills: setup ## Every alert's fault on a monitored stack: the alert must fire, and be silent again
-	@$(BIN)/python -m tests.drills
+drills: setup ## Every claim on real brokers, and every alert's fault on a monitored stack, each with a verdict
+	@$(BIN)/once drill run --all
+	@$(BIN)/once drill run --tag alert
 
 drills-transactions: setup ## Faults of every request of a transaction: aiokafka, this project's runtime and the Java client
 	@$(BIN)/python -m tests.drills.transactions

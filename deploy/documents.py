@@ -183,6 +183,7 @@ judges. A control shows the failure that a protection is for: its anomaly must b
     once drill show A2
     once drill run A2 lost-acknowledgement
     once drill run --all --keep .once/drills
+    once drill run --tag alert
     once drill soak --minutes 30 --seed 1
 
 Each run starts a stack of its own and leaves nothing running, also after Ctrl-C. Steps go to stderr. With `--keep`,
@@ -197,8 +198,9 @@ data.
 
 The checkers name anomalies as [Jepsen](https://jepsen.io) does, except that a lost write is a loss and G1a an aborted
 read. `once drill soak` makes random faults for a chosen time; its judges are a checker of histories,
-`once verify`, Spark's reconciliation and the view. `make drills` runs the [drills of alerts](alerts.md), and
-`make drills-transactions` the table of [a transaction's requests](transactions.md), lost, late and repeated."""
+`once verify`, Spark's reconciliation and the view. `make drills` runs all drills, those of [alerts](alerts.md)
+included, and `make drills-transactions` the table of [a transaction's requests](transactions.md), lost, late and
+repeated."""
 
 
 def _own_fields(cls: type[Settings]) -> Iterable["dataclasses.Field[Any]"]:

@@ -12,10 +12,10 @@ import msgspec
 
 from deploy.cli.demo import START_ERRORS
 from deploy.cli.output import answer, console, failing_on, fields_text, json_option, note, print_rows, table
-from deploy.drills.catalogue import DRILLS, NoSuchDrillError, find
+from deploy.drills.catalogue import DRILLS, EVERY, NoSuchDrillError, find
 from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict, described
 from deploy.drills.report import write
-from deploy.drills.run import run_drills
+from deploy.drills.run import in_order, run_drills
 from deploy.drills.soak import soak_drill
 from shared.kafka.runtime.process import stop_on_signals
 
@@ -36,8 +36,8 @@ def drill() -> None:
 @drill.command("list")
 @json_option("Print one JSON object with all drills.")
 def list_drills() -> None:
-    """List all drills."""
-    rows = [_row(one) for one in DRILLS]
+    """List all drills: those of the rows, then those of the alerts."""
+    rows = [_row(one) for one in EVERY]
     answer({"drills": rows}, lambda: print_rows(rows, _LISTED, width_chars=150))
 
 
@@ -45,14 +45,14 @@ def list_drills() -> None:
 @click.argument("name")
 @json_option()
 def show(name: str) -> None:
-    """Show what a drill does; NAME is its name or row."""
+    """Show what a drill does; NAME is its name or row, or an alert."""
     one = _find((name,))[0]
     answer(_row(one) | {"steps": described(one), "reading": list(one.reading)}, lambda: click.echo(_shown(one)))
 
 
 @drill.command()
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Run every drill.")
+@click.option("--all", "everything", is_flag=True, help="Run the drills of all rows; alerts have the tag alert.")
 @click.option("--tag", help="Run the drills with this tag.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of each drill's random choices.")
 @click.option("--on", type=click.Choice(TARGETS), default=LOCAL, show_default=True, help="The target.")
@@ -63,7 +63,7 @@ def show(name: str) -> None:
 )
 @json_option()
 def run(names: tuple[str, ...], *, everything: bool, tag: str | None, seed: int, on: str, keep: Path | None) -> None:
-    """Run drills on a stack of their own; each of NAMES is a name or a row, such as A2.
+    """Run drills on a stack of their own; each of NAMES is a name or a row, such as A2, or an alert.
 
     Steps go to stderr. Exit codes: 0 every drill showed its claim, 1 one did not, 2 wrong usage, 130 interrupted.
     """
@@ -106,7 +106,7 @@ def _run_and_report(chosen: list[Drill], directory: Path, seed: int, on: str, ke
         results, is_complete = asyncio.run(_run(chosen, directory, seed, on))
     summary = _summary(results)
     if keep is not None and results:
-        note(f"drill: the report is {write(results, {one.row: one for one in chosen}, summary, keep / 'report')}")
+        note(f"drill: the report is {write(results, {one.key: one for one in chosen}, summary, keep / 'report')}")
     if not is_complete:
         note("drill: interrupted; nothing is left running")
         sys.exit(_INTERRUPTED)
@@ -118,7 +118,7 @@ async def _run(chosen: list[Drill], directory: Path, seed: int, on: str) -> tupl
     """Run drills until they are done or a signal comes: then everything is healed and stopped first.
 
     Returns:
-        The results by row, and whether all of them are there.
+        The results in the drills' order, and whether all of them are there.
     """
     stop = stop_on_signals()
     done: list[Result] = []
@@ -130,7 +130,7 @@ async def _run(chosen: list[Drill], directory: Path, seed: int, on: str) -> tupl
         return running.result(), True
     running.cancel()
     await asyncio.wait({running})
-    return sorted(done, key=lambda one: (one.row[0], int(one.row[1:]))), False
+    return in_order(done, chosen), False
 
 
 def _find(names: tuple[str, ...], tag: str | None = None) -> list[Drill]:
@@ -160,12 +160,12 @@ def _shown(one: Drill) -> str:
         "targets": ", ".join(one.targets),
         "tags": ", ".join(one.tags) or "none",
         "limit": f"{one.within_s:.0f} s",
-        "run": f"once drill run {one.row}",
+        "run": f"once drill run {one.key}",
         "read": ", ".join(one.reading) or "nothing more",
     }
     return "\n".join(
         [
-            f"{one.row} {one.name}",
+            one.title,
             "",
             *_wrapped(f"{one.claim}."),
             "",
@@ -201,7 +201,7 @@ def _print(results: list[Result]) -> None:
     console(110).print(made)
     for one in results:
         if one.reason:
-            note(f"{one.row} {one.verdict}: {one.reason}")
+            note(f"{one.key} {one.verdict}: {one.reason}")
 
 
 def _say(text: str) -> None:

@@ -51,9 +51,13 @@ class Needs(StrEnum):
 
     BROKERS = "brokers"
     SERVICES = "services"
+    MONITORING = "services and monitoring"
     OWN = "own cluster"
     """The drill starts what it needs by itself, with settings that the others must not have."""
 
+
+NO_ROW: Final = "-"
+"""Of a drill that is of no row: an alert's."""
 
 FAMILIES: Final[Mapping[str, str]] = {
     "A": "Idempotent producer",
@@ -62,6 +66,7 @@ FAMILIES: Final[Mapping[str, str]] = {
     "D": "Reconciliation",
     "E": "Costs, comparisons and rare failures",
     "S": "Soak",
+    NO_ROW: "Alerts",
 }
 """What a row's letter stands for."""
 
@@ -75,11 +80,11 @@ Steps = Callable[["Stage"], Awaitable[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """One row of the scenarios.
+    """One row of the scenarios, or the drill of an alert.
 
     Attributes:
-        row: its number, such as A2.
-        name: the fault and the phase, such as lost-acknowledgement.
+        row: its number, such as A2; NO_ROW for an alert.
+        name: the fault and the phase, such as lost-acknowledgement; the alert's for an alert.
         claim: what it shows, in a sentence.
         steps: what it does; their docstring says it in a few sentences.
         needs: what runs on the target.
@@ -90,6 +95,7 @@ class Drill:
         within_s: seconds that it may take.
         reading: documents to read next: paths in the project, or KIPs.
         command: how it is run, without options that all drills have; empty for `once drill run` with its name.
+        place: of an alert, in the order of a run.
     """
 
     row: str
@@ -104,6 +110,7 @@ class Drill:
     within_s: float = 90.0
     reading: tuple[str, ...] = ()
     command: str = ""
+    place: int = 0
 
     @property
     def is_control(self) -> bool:
@@ -112,8 +119,18 @@ class Drill:
 
     @property
     def order(self) -> tuple[str, int]:
-        """Return the key by which rows are sorted."""
-        return self.row[0], int(self.row[1:])
+        """Return the key by which drills are sorted: by row, and alerts last."""
+        return ("~", self.place) if self.row == NO_ROW else (self.row[0], int(self.row[1:]))
+
+    @property
+    def key(self) -> str:
+        """Return the shortest text that names it."""
+        return self.name if self.row == NO_ROW else self.row
+
+    @property
+    def title(self) -> str:
+        """Return its row, if it is of one, and its name."""
+        return self.name if self.row == NO_ROW else f"{self.row} {self.name}"
 
 
 def described(drill: Drill) -> str:
@@ -247,6 +264,16 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float
     seed: int
     journal: Journal
+
+    @property
+    def key(self) -> str:
+        """Return the shortest text that names its drill."""
+        return self.name if self.row == NO_ROW else self.row
+
+    @property
+    def title(self) -> str:
+        """Return its drill's row, if it is of one, and name."""
+        return self.name if self.row == NO_ROW else f"{self.row} {self.name}"
 
     @property
     def passed(self) -> bool:

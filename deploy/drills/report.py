@@ -34,7 +34,7 @@ def write(results: Sequence[Result], drills: Mapping[str, Drill], summary: objec
     """Write the report of a run.
 
     Args:
-        drills: of the results, by row.
+        drills: of the results, by their keys.
         summary: of the results, as `once drill run --json` prints it.
         directory: made if it is not there.
 
@@ -43,7 +43,7 @@ def write(results: Sequence[Result], drills: Mapping[str, Drill], summary: objec
     """
     directory.mkdir(parents=True, exist_ok=True)
     for result in results:
-        (directory / f"{result.row}.html").write_text(page(result, drills[result.row]))
+        (directory / f"{result.key}.html").write_text(page(result, drills[result.key]))
     (directory / JOURNAL).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
     index = directory / INDEX
     index.write_text(matrix(results))

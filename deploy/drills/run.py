@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from deploy.drills.alerts.monitored import monitored
 from deploy.drills.drill import SECURE, Drill, Journal, Needs, Result, Verdict, judged
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.proxy.injection import NotInjectedError
@@ -50,56 +51,103 @@ async def run_drills(
     chosen = sorted(drills, key=lambda one: (one.needs, one.order))
     for needs, group in groupby(chosen, key=lambda one: one.needs):
         async with AsyncExitStack() as stack:
-            runner = _Runner(stack, directory, needs, seed, on, say)
-            for drill in group:
-                result = await runner.run(drill)
-                done(result)
-                results.append(result)
-    return sorted(results, key=lambda one: (one.row[0], int(one.row[1:])))
+            runner = _Runner(stack, directory, needs, seed, on, say, done)
+            results += await runner.run_all(group)
+    return in_order(results, chosen)
+
+
+async def run_on(target: Target, drills: Iterable[Drill], *, seed: int, say: Say) -> list[Result]:
+    """Run drills on a target that runs already, in this order; the caller ends it."""
+    async with AsyncExitStack() as stack:
+        runner = _Runner(stack, target.directory, Needs.OWN, seed, target.name, say, lambda _: None, target)
+        return await runner.run_all(drills)
+
+
+def in_order(results: Iterable[Result], drills: Iterable[Drill]) -> list[Result]:
+    """Return results by their drills' rows, and those of alerts last."""
+    order = {one.name: one.order for one in drills}
+    return sorted(results, key=lambda one: order[one.name])
 
 
 class _Runner:
     """Runs the drills of one group."""
 
-    def __init__(self, resources: AsyncExitStack, directory: Path, needs: Needs, seed: int, on: str, say: Say) -> None:
+    def __init__(
+        self,
+        resources: AsyncExitStack,
+        directory: Path,
+        needs: Needs,
+        seed: int,
+        on: str,
+        say: Say,
+        done: Callable[[Result], None],
+        target: Target | None = None,
+    ) -> None:
         self._resources = resources
         self._directory = directory
         self._needs = needs
         self._seed = seed
         self._on = on
         self._say = say
-        self._target: Target | None = None
+        self._done = done
+        self._target = target
+        self._results: list[Result] = []
+        self._judging: list[asyncio.Task[None]] = []
 
-    async def run(self, drill: Drill) -> Result:
-        """Run one drill. What it cannot do is its verdict; the next one runs."""
+    async def run_all(self, drills: Iterable[Drill]) -> list[Result]:
+        """Run drills one after the other. What one of them cannot do is its verdict; the next one runs."""
+        try:
+            for drill in drills:
+                await self._run(drill)
+            await asyncio.gather(*self._judging)
+        finally:
+            for judging in self._judging:
+                judging.cancel()
+        return self._results
+
+    async def _run(self, drill: Drill) -> None:
         begun_s = time.monotonic()
         if self._on not in drill.targets:
-            return self._result(drill, Verdict.NOT_ON_THIS_TARGET, f"runs on {', '.join(drill.targets)}", begun_s)
+            self._report(drill, Verdict.NOT_ON_THIS_TARGET, f"runs on {', '.join(drill.targets)}", 0.0, Journal())
+            return
         target = None if drill.needs is Needs.OWN else await self._healthy()
-        self._say(f"{drill.row} {drill.name}: {drill.claim}")
+        self._say(f"{drill.title}: {drill.claim}")
         begun_s = time.monotonic()
-        journal = Journal()
+        stage: Stage | None = None
+        failure: tuple[Verdict, str] | None = None
         try:
             async with asyncio.timeout(drill.within_s), AsyncExitStack() as resources:
                 files = resources.enter_context(tempfile.TemporaryDirectory(prefix=f"{drill.name}-"))
                 name = f"{drill.name}-{secrets.token_hex(3)}"
                 stage = Stage(target, Path(files), name, self._seed, resources, lambda text: self._say(f"    {text}"))
-                journal = stage.journal
                 await drill.steps(stage)
-            verdict, reason = judged(drill, journal)
         except (NoEvidenceError, NotInjectedError) as error:
-            verdict, reason = Verdict.NO_DATA, str(error)
+            failure = Verdict.NO_DATA, str(error)
         except Exception as error:  # noqa: BLE001 # whatever it is, it is this drill's verdict, and the next one runs
-            verdict, reason = Verdict.FAILED, f"{type(error).__name__}: {error}"
+            failure = Verdict.FAILED, f"{type(error).__name__}: {error}"
         await self._heal()
-        return self._result(drill, verdict, reason, begun_s, journal)
+        seconds = time.monotonic() - begun_s
+        if stage is None or failure is not None:
+            self._report(drill, *(failure or (Verdict.FAILED, "")), seconds, stage.journal if stage else Journal())
+        elif stage.checks:
+            self._judging.append(asyncio.create_task(self._judge(drill, stage, seconds)))
+        else:
+            self._report(drill, *judged(drill, stage.journal), seconds, stage.journal)
 
-    def _result(
-        self, drill: Drill, verdict: Verdict, reason: str, begun_s: float, journal: Journal | None = None
-    ) -> Result:
-        seconds = round(time.monotonic() - begun_s, 1)
-        self._say(f"{drill.row} {verdict}{': ' if reason else ''}{reason} ({seconds} s)")
-        return Result(
+    async def _judge(self, drill: Drill, stage: Stage, seconds: float) -> None:
+        """Make the checks that a drill left for later."""
+        try:
+            for check in stage.checks:
+                await check()
+            verdict, reason = judged(drill, stage.journal)
+        except Exception as error:  # noqa: BLE001 # the same
+            verdict, reason = Verdict.FAILED, f"{type(error).__name__}: {error}"
+        self._report(drill, verdict, reason, seconds, stage.journal)
+
+    def _report(self, drill: Drill, verdict: Verdict, reason: str, seconds: float, journal: Journal) -> None:
+        seconds = round(seconds, 1)
+        self._say(f"{drill.key} {verdict}{': ' if reason else ''}{reason} ({seconds} s)")
+        result = Result(
             drill.row,
             drill.name,
             drill.claim,
@@ -109,10 +157,17 @@ class _Runner:
             reason,
             seconds,
             self._seed,
-            journal or Journal(),
+            journal,
         )
+        self._results.append(result)
+        self._done(result)
 
     async def _healthy(self) -> Target:
+        if self._target is None and self._needs is Needs.MONITORING:
+            self._say("starting three brokers, Redis, the services and Prometheus")
+            files = tempfile.TemporaryDirectory(prefix="target-", dir=self._directory)
+            directory = Path(self._resources.enter_context(files))
+            self._target = await self._resources.enter_async_context(monitored(directory))
         if self._target is None:
             services = _SERVICES[self._needs]
             self._say(f"starting three brokers, Redis{' and the services' if services else ''}")

@@ -1,1 +1,1 @@
-"""Drills: real faults on the real local stack, and the alerts that must show them."""
+"""Drills under test: the alerts that faults raise, the queries of dashboards, and a transaction's requests."""

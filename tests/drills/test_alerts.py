@@ -1,28 +1,42 @@
 """The quick drills: the real fault, the real alert, and every payment booked once. `make drills` runs all of them."""
 
+import asyncio
 import re
 import zipfile
 
 import pytest
 
+from deploy.drills.alerts.alert import AlertFault, SiteFault
+from deploy.drills.alerts.firing import drill
+from deploy.drills.alerts.registry import ALERTS, NOT_MADE
+from deploy.drills.alerts.site import Site
+from deploy.drills.drill import Result, Verdict
+from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.run import run_on
 from deploy.local import jars
-from tests.drills.alerts.fault import Drill, Fault
-from tests.drills.alerts.registry import NOT_MADE, QUICK
-from tests.drills.campaign import PASSED, Result, run
-from tests.drills.site import Site
-from tests.drills.timeline import Watch
 from tests.tiers import full, mostly_full
 
 pytestmark = pytest.mark.timeout(400)
 
 LATE_S = 30.0
+QUICK = [alert for alert in ALERTS if alert.quick]
 
 
 @pytest.mark.parametrize(
-    "alert", mostly_full((drill.alert for drill in QUICK), [drill.alert for drill in QUICK if not drill.ends_itself])
+    "alert", mostly_full((alert.name for alert in QUICK), [alert.name for alert in QUICK if not alert.ends_itself])
 )
 def test_the_alert_fires_on_its_fault_and_is_silent_again(alert: str, results: dict[str, Result]) -> None:
-    assert results[alert].verdict == PASSED, results[alert]
+    result = results[alert]
+    assert result.verdict is Verdict.AS_EXPECTED, result
+    assert seen(result, f"seconds until {alert} fired") is not None
+    assert seen(result, f"seconds that {alert} fired") is not None
+    assert result.journal.faults
+    assert result.journal.faults[0].healed_s is not None
+
+
+def seen(result: Result, what: str) -> str | None:
+    """Return what a drill observed under this name."""
+    return next((one.seen for one in result.journal.observations if one.what == what), None)
 
 
 @full
@@ -30,20 +44,22 @@ def test_a_hanging_transaction_is_reported_within_30_s_of_its_threshold(site: Si
     threshold_s = site.value("once:threshold:transaction_open_seconds")
     assert threshold_s is not None
     result = results["TransactionHanging"]
-    assert result.firing_s is not None
-    assert result.firing_s <= threshold_s + LATE_S
-    assert "ledger-0" in result.summary
+    firing_s = seen(result, "seconds until TransactionHanging fired")
+    assert firing_s is not None
+    assert float(firing_s) <= threshold_s + LATE_S
+    assert any("ledger-0" in step.what for step in result.journal.steps if step.what.startswith("the alert says: "))
 
 
-class Nothing(Fault):
+class Nothing:
     """No fault."""
 
     healed = False
 
-    def inject(self, site: Site) -> None:
-        """Nothing."""
+    async def inject(self, site: Site) -> str:  # noqa: ARG002 # a fault's signature
+        """Do nothing."""
+        return "nothing was done"
 
-    def heal(self, site: Site) -> None:  # noqa: ARG002 # the fault's own
+    async def heal(self, site: Site) -> None:  # noqa: ARG002 # the same
         """Nothing to heal."""
         type(self).healed = True
 
@@ -51,21 +67,32 @@ class Nothing(Fault):
 class Impossible(Nothing):
     """A fault that cannot be made."""
 
-    def inject(self, site: Site) -> None:  # noqa: ARG002 # the same
+    async def inject(self, site: Site) -> str:  # noqa: ARG002 # a fault's signature
         """Fail."""
-        raise AssertionError("the fault could not be made")
+        raise NoEvidenceError("the fault could not be made")
 
 
-@pytest.mark.parametrize(("fault", "why"), [(Nothing, "not within 1.0 s: RedisDown firing"), (Impossible, "be made")])
+@pytest.mark.parametrize(
+    ("fault", "verdict", "why"),
+    [
+        (Nothing, Verdict.NOT_AS_EXPECTED, "seconds until RedisDown fired: none, expected at most 1"),
+        (Impossible, Verdict.NO_DATA, "the fault could not be made"),
+    ],
+)
 def test_a_drill_without_a_fault_is_not_passed(
-    site: Site, watch: Watch, results: dict[str, Result], fault: type[Nothing], why: str
+    runner: asyncio.Runner,
+    site: Site,
+    results: dict[str, Result],
+    fault: type[SiteFault],
+    verdict: Verdict,
+    why: str,
 ) -> None:
     assert results, "the others come first"
-    drill = Drill("RedisDown", "Nothing is done.", fault, {}, within_s=1.0)
-    result = run(site, watch, [drill], lambda _: None)["RedisDown"]
-    assert why in result.verdict
-    assert (result.firing_s, result.resolved_s) == (None, None)
-    assert fault.healed
+    silent = drill(AlertFault("RedisDown", "Nothing is done.", fault, {}, within_s=1.0), 1)
+    [result] = runner.run(run_on(site, [silent], seed=1, say=lambda _: None))
+    assert (result.verdict, result.reason) == (verdict, why)
+    assert seen(result, "seconds that RedisDown fired") is None
+    assert fault.healed  # type: ignore[attr-defined]
 
 
 def test_no_broker_answers_duplicate_sequence_number() -> None:

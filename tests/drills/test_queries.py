@@ -13,16 +13,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from deploy.drills.alerts.reconciliation import write_outcome
+from deploy.drills.alerts.registry import DRILLS, NOT_MADE
+from deploy.drills.alerts.site import Site
+from deploy.drills.drill import Result
 from deploy.drills.prometheus import Prometheus
+from deploy.drills.waiting import until
 from shared.eos.records import Output
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED
 from shared.events.effects import EffectKind
 from tests import queries
-from tests.drills.alerts.reconciliation import write_outcome
-from tests.drills.alerts.registry import DRILLS, NOT_MADE
-from tests.drills.campaign import Result
 from tests.drills.selectors import Asked, Selector, asked
-from tests.drills.site import Site
 from tests.drills.textfile import scraped_textfile
 from tests.harness import wait_until
 from tests.payments import payments
@@ -55,35 +56,38 @@ EXPRESSIONS: Final = {query.expression: asked(query.expression) for query in que
 
 
 @pytest.fixture(scope="module")
-def prometheus(site: Site, results: dict[str, Result]) -> Iterator[Prometheus]:
+def prometheus(runner: asyncio.Runner, site: Site, results: dict[str, Result]) -> Iterator[Prometheus]:
     """Prometheus, after faults, effects, repeats, a reconciliation and its file, and payments by HTTP."""
     assert results
-    site.subscribe("drill-queries", EffectKind.NOTICE, "file:drill")
-    site.pay(5, creditor="drill-queries")
+    runner.run(prepare(site))
+    with scraped_textfile(site.component("prometheus").process, site.files):
+        yield site.prometheus
+
+
+async def prepare(site: Site) -> None:
+    """Make effects, repeats, the outcome of a reconciliation, and payments by HTTP."""
+    await site.subscribe("drill-queries", EffectKind.NOTICE, "file:drill")
+    await site.pay(5, creditor="drill-queries")
     repeated = list(payments("drill-repeated", 1))
-    site.send(repeated * 2)
-    write_outcome(site, "000000-drill", {"lost": 0})
+    await site.send(repeated * 2)
+    await write_outcome(site, "000000-drill", {"lost": 0})
     assert post(site, next(payments("drill-posted", 1))) == 202
     assert post(site, b"no payment") == 400
     site.paid += 2
-    asyncio.run(hold_transaction(site))
-    site.prove()
-    with scraped_textfile(site.component("prometheus").process, site.directory):
-        yield site.prometheus
+    await hold_transaction(site)
+    await site.prove()
 
 
 async def hold_transaction(site: Site) -> None:
     """Hold a transaction open until it is seen: the pipeline's own may be too short for a look of the monitor."""
-    producer = await producing(site.brokers)
+    producer = await producing(site.bootstrap_servers)
     try:
         await producer.begin()
         producer.append(
             [Output(PAYMENTS_DEDUPLICATED, 0, b"held", b"never committed", ())], time.time_ns() // 1_000_000
         )
         await producer.flush()
-        await asyncio.to_thread(
-            wait_until, lambda: bool(site.prometheus.query(OPEN)), "a transaction is open", SCRAPED_S
-        )
+        await until(lambda: bool(site.prometheus.query(OPEN)), "a transaction is open", SCRAPED_S)
         await producer.abort()
     finally:
         await producer.discard()
@@ -146,7 +150,7 @@ def unknown_labels(known: Asked, labels: dict[str, set[str]]) -> Iterator[str]:
 
 
 def test_series_that_only_trouble_makes_have_a_drill_that_makes_them() -> None:
-    assert set(ONLY_IN_TROUBLE.values()) <= {drill.alert for drill in DRILLS} | set(NOT_MADE)
+    assert set(ONLY_IN_TROUBLE.values()) <= {drill.name for drill in DRILLS} | set(NOT_MADE)
 
 
 # The checks, checked

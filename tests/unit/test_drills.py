@@ -3,53 +3,99 @@
 import re
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
+from deploy.cli.drill import drill as command
+from deploy.drills.alerts.alert import AlertFault
+from deploy.drills.alerts.firing import TAG, faults_in
+from deploy.drills.alerts.registry import ALERTS, DRILLS, NOT_MADE
+from deploy.drills.alerts.timeline import Spell, Timeline
+from deploy.drills.catalogue import find
+from deploy.drills.drill import NO_ROW, Needs
 from deploy.drills.prometheus import Alert
 from tests import queries
-from tests.drills.__main__ import main
-from tests.drills.alerts.fault import Drill
-from tests.drills.alerts.registry import DRILLS, NOT_MADE, QUICK
-from tests.drills.timeline import Spell, Timeline
 from tests.harness import ROOT
 
 PAGE = ROOT / "docs" / "drills" / "alerts.md"
-ALERTS = {rule.name: rule for rule in queries.alerts()}
+RULES = {rule.name: rule for rule in queries.alerts()}
+QUICK = [alert for alert in ALERTS if alert.quick]
 
 
 def test_every_alert_has_a_drill_or_a_reason_and_every_drill_its_alert() -> None:
-    drilled = [drill.alert for drill in DRILLS]
+    drilled = [alert.name for alert in ALERTS]
     assert len(drilled) == len(set(drilled))
-    assert set(drilled) | set(NOT_MADE) == set(ALERTS)
+    assert set(drilled) | set(NOT_MADE) == set(RULES)
     assert set(drilled) & set(NOT_MADE) == set()
     assert set(NOT_MADE) == {"SequenceDuplicated"}
 
 
-@pytest.mark.parametrize("drill", DRILLS, ids=[drill.alert for drill in DRILLS])
-def test_a_drill_says_what_it_does_and_has_time_for_what_its_alert_waits_for(drill: Drill) -> None:
-    assert drill.within_s > ALERTS[drill.alert].duration
-    assert drill.fault() is not drill.fault()
-    for pattern in drill.labels.values():
+@pytest.mark.parametrize("alert", ALERTS, ids=[alert.name for alert in ALERTS])
+def test_a_drill_says_what_it_does_and_has_time_for_what_its_alert_waits_for(alert: AlertFault) -> None:
+    assert alert.within_s > RULES[alert.name].duration
+    assert alert.fault() is not alert.fault()
+    for pattern in alert.labels.values():
         re.compile(pattern)
 
 
 def test_three_drills_are_quick() -> None:
-    assert {drill.alert for drill in QUICK} == {"TransactionHanging", "ProducerFenced", "DeadLettersRising"}
-    assert all(drill.within_s <= 40 for drill in QUICK)
+    assert {alert.name for alert in QUICK} == {"TransactionHanging", "ProducerFenced", "DeadLettersRising"}
+    assert all(alert.within_s <= 40 for alert in QUICK)
 
 
 def test_the_page_lists_the_same_drills_in_the_same_order() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\(\.\./runbooks/(\w+)\.md\) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
-    known = [(drill.alert, drill.does) for drill in DRILLS] + list(NOT_MADE.items())
+    known = [(alert.name, alert.does) for alert in ALERTS] + list(NOT_MADE.items())
     assert [(alert, text) for alert, _, text in rows] == known
     assert all(alert == linked for alert, linked, _ in rows)
 
 
-def test_an_unknown_drill_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["RedisDown", "SequenceDuplicated"])
-    assert ended.value.code == 2
-    assert "no drill for SequenceDuplicated" in capsys.readouterr().err
+def test_the_drills_of_alerts_are_found_by_name_and_tag_and_keep_their_order() -> None:
+    assert [drill.name for drill in find((), tag=TAG)] == [alert.name for alert in ALERTS]
+    assert [drill.name for drill in sorted(DRILLS, key=lambda one: one.order)] == [alert.name for alert in ALERTS]
+    [found] = find(("RedisDown",))
+    assert (found.row, found.needs, found.tags) == (NO_ROW, Needs.MONITORING, (TAG,))
+    assert min([found, *find(("A2",))], key=lambda one: one.order).row == "A2"
+    for drill in DRILLS:
+        assert all((ROOT / source).is_file() for source in drill.reading)
+
+
+def test_the_list_has_the_drills_of_alerts() -> None:
+    listed = msgspec.json.decode(CliRunner().invoke(command, ["list", "--json"]).stdout)["drills"]
+    alerts = {row["name"]: row for row in listed if row["row"] == NO_ROW}
+    assert list(alerts) == [alert.name for alert in ALERTS]
+    assert alerts["RedisDown"]["tags"] == TAG
+    assert alerts["RedisDown"]["targets"] == "local"
+    assert {row["name"] for row in alerts.values() if row["tier"] == "test"} == {alert.name for alert in QUICK}
+
+
+def test_an_unknown_drill_is_refused_before_anything_starts() -> None:
+    refused = CliRunner().invoke(command, ["run", "RedisDown", "SequenceDuplicated"])
+    assert refused.exit_code == 2
+    assert "no drill SequenceDuplicated" in refused.stderr
+
+
+# What an alert says
+
+TEXTS = {"summary": "x", "description": "x", "runbook_url": "docs/runbooks/RedisDown.md", "dashboard": "x"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "texts", "found"),
+    [
+        ({}, {}, []),
+        ({"severity": "loud"}, {}, ["severity loud"]),
+        ({}, {"summary": ""}, ["summary: "]),
+        ({}, {"summary": "<no value> of {{ $labels.job }}"}, ["summary: <no value> of {{ $labels.job }}"]),
+        ({}, {"other": "x"}, ["other"]),
+        ({}, {"runbook_url": "docs/runbooks/None.md"}, ["no runbook docs/runbooks/None.md"]),
+    ],
+)
+def test_labels_and_texts_of_an_alert_are_checked(
+    labels: dict[str, str], texts: dict[str, str], found: list[str]
+) -> None:
+    assert faults_in(Spell({"severity": "warning"} | labels, TEXTS | texts, 0.0)) == found
 
 
 # The timeline of alerts

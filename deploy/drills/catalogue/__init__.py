@@ -1,10 +1,11 @@
-"""The drills, one module for each family of scenarios."""
+"""The drills, one module for each family of scenarios; those of alerts are in deploy.drills.alerts."""
 
 import pkgutil
 from importlib import import_module
 from types import ModuleType
 from typing import Final
 
+from deploy.drills.alerts.registry import DRILLS as ALERTS
 from deploy.drills.drill import Drill
 
 _MODULES: Final[tuple[ModuleType, ...]] = tuple(
@@ -16,7 +17,10 @@ DRILLS: Final[tuple[Drill, ...]] = tuple(
         key=lambda one: one.order,
     )
 )
-"""Every drill, by row."""
+"""Every row's drill, by row."""
+
+EVERY: Final = (*DRILLS, *ALERTS)
+"""Every drill, those of alerts last."""
 
 
 class NoSuchDrillError(LookupError):
@@ -24,16 +28,16 @@ class NoSuchDrillError(LookupError):
 
 
 def find(names: tuple[str, ...], *, tag: str | None = None) -> list[Drill]:
-    """Return drills by row or name, and those with a tag.
+    """Return drills by row or name, and those with a tag; alerts included.
 
     Raises:
         NoSuchDrillError: a name or the tag is unknown; the message names it.
     """
-    known = {drill.name: drill for drill in DRILLS} | {drill.row: drill for drill in DRILLS}
+    known = {drill.name: drill for drill in EVERY} | {drill.key: drill for drill in EVERY}
     missing = [name for name in names if name not in known]
     if missing:
         raise NoSuchDrillError(f"no drill {', '.join(missing)}: `once drill list` names them")
-    tagged = [drill for drill in DRILLS if tag is not None and tag in drill.tags]
+    tagged = [drill for drill in EVERY if tag is not None and tag in drill.tags]
     if tag is not None and not tagged:
         raise NoSuchDrillError(f"no drill has the tag {tag}: there are {', '.join(tags())}")
     return list(dict.fromkeys([*(known[name] for name in names), *tagged]))
@@ -41,4 +45,4 @@ def find(names: tuple[str, ...], *, tag: str | None = None) -> list[Drill]:
 
 def tags() -> list[str]:
     """Return every tag."""
-    return sorted({tag for drill in DRILLS for tag in drill.tags})
+    return sorted({tag for drill in EVERY for tag in drill.tags})

@@ -2,16 +2,15 @@
 
 import time
 
+from deploy.drills.alerts.site import PARTITIONS, Site, Written
 from shared.events.catalogue import RECONCILIATION_RUNS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
-from tests.drills.alerts.fault import Fault
-from tests.drills.site import Site, Written
-from tests.partitions import partition_for
+from shared.events.partitions import partition_for
 
 _DAY_MS = 86_400_000
 
 
-class Outcome(Fault):
+class Outcome:
     """A bad outcome; then a good one.
 
     Args:
@@ -25,16 +24,17 @@ class Outcome(Fault):
         self._age_ms = age_days * _DAY_MS
         self._breaks = breaks
 
-    def inject(self, site: Site) -> None:
-        """See `Fault.inject`."""
-        write_outcome(site, f"{self._cut_id}-bad", self._breaks, self._age_ms)
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        await write_outcome(site, f"{self._cut_id}-bad", self._breaks, self._age_ms)
+        return f"the outcome of cut {self._cut_id}-bad is written"
 
-    def heal(self, site: Site) -> None:
-        """See `Fault.heal`."""
-        write_outcome(site, f"{self._cut_id}-good", dict.fromkeys(self._breaks, 0))
+    async def heal(self, site: Site) -> None:
+        """See `SiteFault.heal`."""
+        await write_outcome(site, f"{self._cut_id}-good", dict.fromkeys(self._breaks, 0))
 
 
-def write_outcome(site: Site, cut_id: str, breaks: dict[str, int], age_ms: int = 0) -> None:
+async def write_outcome(site: Site, cut_id: str, breaks: dict[str, int], age_ms: int = 0) -> None:
     """Write the outcome of a reconciliation.
 
     Args:
@@ -52,5 +52,5 @@ def write_outcome(site: Site, cut_id: str, breaks: dict[str, int], age_ms: int =
         oldest_at_ms=oldest_at_ms,
         at_risk_minor=at_risk_minor,
     )
-    value = encode_run_outcome(outcome)
-    site.write(RECONCILIATION_RUNS, partition_for(cut_id), [Written(cut_id.encode(), value, (), at_ms)])
+    record = Written(cut_id.encode(), encode_run_outcome(outcome), (), at_ms)
+    await site.write(RECONCILIATION_RUNS, partition_for(cut_id, PARTITIONS), [record])

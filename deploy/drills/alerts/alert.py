@@ -1,43 +1,47 @@
-"""Faults and drills."""
+"""An alert, and the fault that it must report."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from tests.drills.site import Site
+from deploy.drills.alerts.site import Site
 
 
-class Fault(ABC):
+class SiteFault(Protocol):
     """One fault, injected once and healed once. It keeps what healing needs."""
 
-    @abstractmethod
-    def inject(self, site: Site) -> None:
+    async def inject(self, site: Site, /) -> str:
         """Make the fault; it is there when this returns.
 
+        Returns:
+            What shows that it took effect.
+
         Raises:
-            AssertionError: it could not be made, so the drill would prove nothing.
+            NoEvidenceError: it could not be made, so the drill would prove nothing.
         """
+        ...
 
-    @abstractmethod
-    def heal(self, site: Site) -> None:
+    async def heal(self, site: Site, /) -> None:
         """Undo it, unless it ends by itself; also after an `inject` that failed half-way."""
+        ...
 
 
-class Drill(NamedTuple):
+class AlertFault(NamedTuple):
     """An alert, and the fault that it must report.
 
     Attributes:
-        alert: its name.
+        name: the alert's.
         does: the fault, in a sentence.
         fault: makes the fault.
         labels: the alert's labels, each a regular expression for the whole value.
         within_s: seconds from the fault until the alert must fire.
         ends_itself: the alert must resolve before the fault is healed.
+        quick: whether `make test` runs the drill.
     """
 
-    alert: str
+    name: str
     does: str
-    fault: Callable[[], Fault]
+    fault: Callable[[], SiteFault]
     labels: Mapping[str, str]
     within_s: float = 40.0
     ends_itself: bool = False
+    quick: bool = False

@@ -94,17 +94,14 @@ class Watch:
         self._prometheus = prometheus
         self._timeline = Timeline()
         self._lock = threading.Lock()
-        self._looked = threading.Event()
+        self._asked_s = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
 
-    def quiet(self, alert: str, labels: Mapping[str, str]) -> bool:
-        """As `Timeline.quiet`, by the next look; False when Prometheus does not answer."""
-        self._looked.clear()
-        if not self._looked.wait(10 * POLL_S):
-            return False
+    def quiet(self, alert: str, labels: Mapping[str, str], since_s: float) -> bool:
+        """As `Timeline.quiet`, by an answer to a request of then or later; False as long as there is none."""
         with self._lock:
-            return self._timeline.quiet(alert, labels)
+            return self._asked_s >= since_s and self._timeline.quiet(alert, labels)
 
     def first(self, alert: str, labels: Mapping[str, str], since_s: float) -> Spell | None:
         """As `Timeline.first`."""
@@ -128,10 +125,11 @@ class Watch:
 
     def _look(self) -> None:
         while not self._over.wait(POLL_S):
+            asked_s = time.monotonic()
             try:
                 alerts = self._prometheus.alerts()
             except PrometheusError:
                 continue
             with self._lock:
                 self._timeline.note(alerts, time.monotonic())
-            self._looked.set()
+                self._asked_s = asked_s

@@ -3,16 +3,18 @@
 import os
 import signal
 from pathlib import Path
+from typing import Final
 
+from deploy.drills.alerts.site import Site
+from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.stage import until
 from deploy.local.supervisor.monitoring import RULES
-from tests.drills.alerts.fault import Fault
-from tests.drills.site import Site
-from tests.harness import wait_until
 
-_FILE = "thresholds.yml"
+_FILE: Final = "thresholds.yml"
+_RELOADED_S: Final = 60.0
 
 
-class ThresholdLeftOut(Fault):
+class ThresholdLeftOut:
     """Prometheus reloads a thresholds.yml without one threshold. The other rules stay.
 
     Args:
@@ -23,35 +25,36 @@ class ThresholdLeftOut(Fault):
         self._series = f"once:threshold:{name}"
         self._usual: tuple[Path, str] | None = None
 
-    def inject(self, site: Site) -> None:
-        """See `Fault.inject`."""
-        config = site.stack.directory / "data" / "prometheus" / "prometheus.yml"
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        config = site.directory / "data" / "prometheus" / "prometheus.yml"
         usual = config.read_text()
-        assert str(RULES) in usual
+        if str(RULES) not in usual:
+            raise NoEvidenceError(f"Prometheus does not load {RULES}")
         files = [path for path in sorted(RULES.parent.glob(RULES.name)) if path.name != _FILE]
-        copy = site.directory / _FILE
+        copy = site.files / _FILE
         copy.write_text(self._without((RULES.parent / _FILE).read_text()))
         listed = "\n  - ".join(f'"{path}"' for path in (*files, copy))
         self._usual = (config, usual)
         config.write_text(usual.replace(f'"{RULES}"', listed))
         _reload(site)
-        wait_until(lambda: site.value(self._series) is None, "the threshold is gone")
+        await until(lambda: site.value(self._series) is None, f"{self._series} is gone", _RELOADED_S)
+        return f"{self._series} has no value"
 
-    def heal(self, site: Site) -> None:
-        """See `Fault.heal`."""
+    async def heal(self, site: Site) -> None:
+        """See `SiteFault.heal`."""
         if self._usual is not None:
             config, usual = self._usual
             config.write_text(usual)
             _reload(site)
-            wait_until(lambda: site.value(self._series) is not None, "the threshold is back")
+            await until(lambda: site.value(self._series) is not None, f"{self._series} is back", _RELOADED_S)
 
     def _without(self, text: str) -> str:
         before, found, after = text.partition(f"      - record: {self._series}\n")
-        assert found
+        if not found:
+            raise NoEvidenceError(f"{_FILE} has no {self._series}")
         return before + after.partition("\n")[2]  # its expression
 
 
 def _reload(site: Site) -> None:
-    pid = site.component("prometheus").process.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGHUP)
+    os.kill(site.pid("prometheus"), signal.SIGHUP)

@@ -1,0 +1,81 @@
+"""Faults of brokers: one lost, the quorum lost, and an unclean leader election.
+
+Each node is a controller as well: without two of three there are no elections.
+"""
+
+from typing import Final
+
+from deploy.drills.admin import create_topic, delete_topic
+from deploy.drills.alerts.site import Site, Written
+from deploy.drills.stage import until
+
+TOPIC: Final = "drill.brokers"
+_LED_S: Final = 60.0
+
+
+class LostReplica:
+    """A broker is killed that has a replica of a topic which needs it.
+
+    Args:
+        node: the broker.
+        replicas: of the topic, as for `create_topic`.
+        in_sync: its min.insync.replicas.
+    """
+
+    def __init__(self, node: int, replicas: str, in_sync: int) -> None:
+        self._node = node
+        self._replicas = replicas
+        self._in_sync = in_sync
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        await create_topic(site.kafka, TOPIC, self._replicas, f"min.insync.replicas={self._in_sync}")
+        return site.lose(f"broker-{self._node}")
+
+    async def heal(self, site: Site) -> None:
+        """See `SiteFault.heal`."""
+        await site.heal()
+        await delete_topic(site.kafka, TOPIC)
+
+
+class LostQuorum:
+    """Several brokers are killed.
+
+    Args:
+        nodes: which ones.
+    """
+
+    def __init__(self, *nodes: int) -> None:
+        self._nodes = nodes
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        return ", ".join(site.lose(f"broker-{node}") for node in self._nodes)
+
+    async def heal(self, site: Site) -> None:
+        """See `SiteFault.heal`."""
+        await site.heal()
+
+
+class UncleanElection:
+    """A replica that is out of sync comes back alone, on a topic that allows it to lead."""
+
+    _FIRST, _LAST = 1, 2
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        first, last = (f"broker-{node}" for node in (self._FIRST, self._LAST))
+        settings = ("min.insync.replicas=1", "unclean.leader.election.enable=true")
+        await create_topic(site.kafka, TOPIC, f"{self._FIRST}:{self._LAST}", *settings)
+        site.lose(last)
+        await until(lambda: site.in_sync(TOPIC, 0) == (self._FIRST,), f"{first} leads alone", _LED_S)
+        await site.write(TOPIC, 0, [Written(b"key", b"only one broker has it")])
+        site.lose(first)
+        site.bring_back(last)
+        await until(lambda: site.in_sync(TOPIC, self._LAST) == (self._LAST,), f"{last} leads what it never had", _LED_S)
+        return f"{last} leads without a record that {first} has"
+
+    async def heal(self, site: Site) -> None:
+        """See `SiteFault.heal`."""
+        await site.heal()
+        await delete_topic(site.kafka, TOPIC)

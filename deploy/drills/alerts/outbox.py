@@ -1,0 +1,87 @@
+"""Faults outside Kafka: destinations that refuse, drop connections or are down."""
+
+import asyncio
+from contextlib import ExitStack
+
+from deploy.drills.alerts.site import Site
+from deploy.drills.sinks.mailbox import Action, MailFaults, Stage
+from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
+from deploy.drills.sinks.receiver import Faults, Mode
+from deploy.drills.stage import until
+from shared.events.effects import EffectKind
+
+EFFECTS = 30
+_DELIVERED_S = 60.0
+
+
+class RefusingWebhook:
+    """A webhook answers 404."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        receiver = ReceiverProcess(site.files / "refusing")
+        await asyncio.to_thread(self._open.enter_context, receiver)
+        receiver.fail(Faults(Mode.STATUS, status=404))
+        await site.subscribe("drill-refused", EffectKind.NOTICE, receiver.url)
+        await site.pay(3, creditor="drill-refused")
+        return "the next calls are answered 404"
+
+    async def heal(self, site: Site) -> None:  # noqa: ARG002 # a fault's signature
+        """Nothing to heal: refused effects stay failed."""
+        self._open.close()
+
+
+class LostAnswer:
+    """A mail server accepts a mail and drops the connection before it says so."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        mailbox = MailboxProcess(site.files / "mailbox")
+        await asyncio.to_thread(self._open.enter_context, mailbox)
+        mailbox.fail(MailFaults(Stage.ACCEPTED, Action.DROP))
+        await site.subscribe("drill-doubt", EffectKind.NOTICE, "mailto:drill@example.org")
+        await site.restart(
+            "outbox",
+            SMTP_HOST="127.0.0.1",
+            SMTP_PORT=str(mailbox.port),
+            SMTP_CA_FILE=str(mailbox.ca_file),
+            SMTP_SENDER="ledger@example.org",
+        )
+        await site.pay(1, creditor="drill-doubt")
+        return "the connection of the next mail is dropped"
+
+    async def heal(self, site: Site) -> None:  # noqa: ARG002 # a fault's signature
+        """Nothing to heal: an operator has to resolve the doubt."""
+        self._open.close()
+
+
+class UnreachableWebhook:
+    """Effects are due at a webhook that is down."""
+
+    def __init__(self) -> None:
+        self._receiver: ReceiverProcess | None = None
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        self._receiver = ReceiverProcess(site.files / "absent")
+        await site.subscribe("drill-absent", EffectKind.NOTICE, self._receiver.url)
+        await site.restart("outbox", OUTBOX_RETRY_MAX_S="5")  # for a quick end once the webhook is up
+        await site.pay(EFFECTS, creditor="drill-absent")
+        return f"nothing listens on port {self._receiver.port}"
+
+    async def heal(self, site: Site) -> None:  # noqa: ARG002 # a fault's signature
+        """Start the webhook until all effects are delivered."""
+        receiver = self._receiver
+        if receiver is None:
+            return
+        await asyncio.to_thread(receiver.start)
+        try:
+            await until(lambda: receiver.counts().distinct == EFFECTS, "all are delivered", _DELIVERED_S)
+        finally:
+            receiver.kill()

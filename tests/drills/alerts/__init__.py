@@ -1,4 +1,0 @@
-"""One drill for each alert: a real fault on the monitored stack, healed again.
-
-`registry` maps each alert to its drill; the other modules hold the faults, one family each.
-"""
