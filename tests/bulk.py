@@ -30,11 +30,12 @@ from shared.events.effects import (
     decode_request,
     encode_request,
     encode_result,
+    encode_subscriptions,
     encode_waiting,
 )
 from shared.events.headers import DETAIL, REASON, SERVICE, SOURCE, Coordinates, Headers
 from shared.events.payments import SCHEMA_VERSION, Payment, Reversal, encode_instruction
-from shared.events.reference import Fee, Rate
+from shared.events.reference import Fee, Rate, encode_reference
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets
@@ -50,9 +51,8 @@ HOURS = 20
 _REVERSAL_WINDOW = 400_000
 _REPEATED, _REVERSED, _REFUSED, _CONVERTED, _BY_HOUSE = 0.005, 0.01, 0.012, 0.06, 0.25
 _REMEMBERED = 10_000  # identities; a repeat follows within 8,000 payments
-_REFERENCE = ReferenceData(
-    {"CZK": Fee(fixed_minor=5, basis_points=10, max_minor=500)}, {"CZK/EUR": Rate("0.0405"), "EUR/CZK": Rate("24.5")}
-)
+_FEES = {"CZK": Fee(fixed_minor=5, basis_points=10, max_minor=500)}
+_RATES = {"CZK/EUR": Rate("0.0405"), "EUR/CZK": Rate("24.5")}
 _SUBSCRIPTIONS = Subscriptions(
     (Subscription("receipt", "file:receipts"), Subscription("notice", "https://example.org/hook"))
 )
@@ -105,19 +105,29 @@ class Bulk:
         self._wanted = tuple(sizes)
         self._accounts = accounts
         self._payments = payments(sizes[-1], accounts, random.Random(seed))
-        subscribed = {f"client-{number}": _SUBSCRIPTIONS for number in range(0, accounts, _SUBSCRIBED_EVERY)}
-        partitions = range(PARTITIONS)
-        self._ingest = [IngestHandler(partition, _REMEMBERED, partitions=PARTITIONS) for partition in partitions]
-        self._transform = [TransformHandler(partition, _REFERENCE, partitions=PARTITIONS) for partition in partitions]
-        self._ledger = [
-            LedgerHandler(partition, min(_REVERSAL_WINDOW, sizes[-1]), subscribed, partitions=PARTITIONS)
-            for partition in partitions
-        ]
         self._begun_ms, self._span_ms = now_ms - HOURS * 3_600_000, HOURS * 3_600_000
         self._now_ms = self._begun_ms
         self._next: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._written: list[Record] = []
         self._decided = 0
+        subscribed = {f"client-{number}": _SUBSCRIPTIONS for number in range(0, accounts, _SUBSCRIBED_EVERY)}
+        fees, rates, subscriptions = (
+            {key: self._refer(topic, key, encode(value)) for key, value in values.items()}
+            for topic, values, encode in (
+                (catalogue.REFERENCE_FEES, _FEES, encode_reference),
+                (catalogue.REFERENCE_RATES, _RATES, encode_reference),
+                (catalogue.REFERENCE_SUBSCRIPTIONS, subscribed, encode_subscriptions),
+            )
+        )
+        reference = ReferenceData(_FEES, _RATES, fees, rates)
+        partitions = range(PARTITIONS)
+        self._ingest = [IngestHandler(partition, _REMEMBERED, partitions=PARTITIONS) for partition in partitions]
+        self._transform = [TransformHandler(partition, reference, partitions=PARTITIONS) for partition in partitions]
+        remembered = min(_REVERSAL_WINDOW, sizes[-1])
+        self._ledger = [
+            LedgerHandler(partition, remembered, subscribed, subscriptions, partitions=PARTITIONS)
+            for partition in partitions
+        ]
 
     @property
     def total(self) -> int:
@@ -153,6 +163,11 @@ class Bulk:
         record = Record(topic, partition, offset, self._now_ms, key, value, headers)
         self._written.append(record)
         return record
+
+    def _refer(self, topic: str, key: str, value: bytes) -> str:
+        """Write a record of reference data; returns its place, as decisions name it."""
+        record = self._append(topic, partition_for(key), key.encode(), value, ())
+        return f"{record.partition}:{record.offset}"
 
     def _open_accounts(self) -> None:
         ordered = []
