@@ -1,10 +1,11 @@
 """The checks of deliveries find what is planted, and nothing in what is right."""
 
 from deploy.drills.clients.record_batches import TRANSACTIONAL, at_offset, end_marker, record_batch
-from deploy.drills.deliveries import aborted_reads, duplicates, losses
+from deploy.drills.deliveries import aborted_reads, duplicates, losses, reorderings
 from shared.kafka.client.batches import Batch, Marker
 
 TARGET = ("topic", 0)
+SENT = [b"0", b"1", b"2", b"3"]
 
 
 def data(offset: int, producer_id: int, value: bytes, *, transactional: bool = True) -> Batch:
@@ -37,7 +38,20 @@ def test_a_record_that_was_not_read_is_no_aborted_read() -> None:
     assert aborted_reads([b"kept", b"kept later", b"plain"], LOG, TARGET) == []
 
 
-def test_copies_and_missing_records_are_found() -> None:
-    assert duplicates([b"a", b"b", b"a"]) == ["b'a': copy 2 of 2"]
-    assert losses([b"a", b"b"], [b"b"]) == ["b'a' was acknowledged"]
-    assert (duplicates([b"a"]), losses([b"a"], [b"a"])) == ([], [])
+def test_an_undisturbed_delivery_has_no_anomaly() -> None:
+    assert (duplicates(SENT), losses(SENT, SENT), reorderings(SENT, SENT)) == ([], [], [])
+    assert (duplicates([]), losses([], SENT), reorderings(SENT, [])) == ([], [], [])
+
+
+def test_each_further_copy_is_a_duplicate() -> None:
+    assert duplicates([b"0", b"1", b"0", b"2", b"0"]) == ["b'0': copy 2 of 3", "b'0': copy 3 of 3"]
+
+
+def test_an_acknowledged_record_that_is_not_there_is_a_loss() -> None:
+    assert losses(SENT, [b"3", b"0", b"0"]) == ["b'1' was acknowledged", "b'2' was acknowledged"]
+
+
+def test_a_record_behind_a_later_one_is_a_reordering_and_a_gap_or_a_copy_is_none() -> None:
+    assert reorderings(SENT, [b"0", b"2", b"3", b"1"]) == ["b'1' behind b'3'"]
+    assert reorderings(SENT, [b"3", b"0", b"1"]) == ["b'0' behind b'3'", "b'1' behind b'3'"]
+    assert reorderings(SENT, [b"0", b"3", b"0"]) == []

@@ -11,7 +11,7 @@ from deploy.drills.faults.requests import OnRequests
 from deploy.drills.figures import Figures
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.replicas import snapshots
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, until
 from deploy.drills.target import node_id
 from shared.kafka.client.idempotent import IdempotentWriter
 
@@ -193,8 +193,9 @@ class Writing:
 async def leads(stage: Stage, topic: str, broker: str) -> None:
     """Wait until all brokers know that one leads a partition and has its only replica in sync."""
     expected = node_id(broker), (node_id(broker),)
-    async with asyncio.timeout(60):
-        while {expected} != {
-            (seen.leader, seen.isr) for view in stage.target.views() for seen in view.partitions if seen.topic == topic
-        }:
-            await asyncio.sleep(0.1)
+
+    def known() -> bool:
+        partitions = [one for view in stage.target.views() for one in view.partitions if one.topic == topic]
+        return {(one.leader, one.isr) for one in partitions} == {expected}
+
+    await until(known, f"{broker} leads {topic}, alone in sync", 60)

@@ -1,6 +1,5 @@
 """E: what a producer's settings promise, and what brokers remember of it."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +11,7 @@ from deploy.drills.drill import Anomaly, Needs, drill
 from deploy.drills.faults.requests import OnRequests
 from deploy.drills.proxy.rules import Drop, Part, RepeatLate, Rule
 from deploy.drills.run import started
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, eventually
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.requests import Request
@@ -89,9 +88,9 @@ async def sent_under(stage: Stage, settings: Settings) -> tuple[list[bytes], lis
                 await producer.send_and_wait(topic, value)
                 acknowledged.append(value)
         stage.evidence(fault.name, await fault.acted())
-    async with asyncio.timeout(30):  # without acknowledgements, those before the fault may still be on their way
-        while values[FAULTY - 2] not in (found := await values_of(stage.bootstrap_servers, topic)):
-            await asyncio.sleep(0.1)
+    # Without acknowledgements, those before the fault may still be on their way
+    await until_written(stage, topic, FAULTY - 1)
+    found = await values_of(stage.access, topic)
     stage.journal.records += len(found)
     return acknowledged, found
 
@@ -211,11 +210,11 @@ async def idle_writer(stage: Stage) -> tuple[Answer, list[bytes]]:
 async def until_forgotten(stage: Stage, topic: str) -> None:
     """Wait until the leader of a topic of one partition, the only broker, has no producer's state for it."""
     request = Request("DescribeProducers", 0, {"Topics": [{"Name": topic, "PartitionIndexes": [0]}]})
-    async with Brokers(stage.access) as brokers, asyncio.timeout(30):
+
+    async def forgotten() -> bool:
+        answer = await brokers.ask(0, request)
+        return not any(one["ActiveProducers"] for row in answer["Topics"] for one in row["Partitions"])
+
+    async with Brokers(stage.access) as brokers:
         await brokers.view([])
-        while any(
-            partition["ActiveProducers"]
-            for row in (await brokers.ask(0, request))["Topics"]
-            for partition in row["Partitions"]
-        ):
-            await asyncio.sleep(0.1)
+        await eventually(forgotten, f"no producer's state in {topic}")

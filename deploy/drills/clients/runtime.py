@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deploy.drills.clients.raw import values_of
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, eventually
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
 from shared.kafka.runtime.pipeline import Pipeline
@@ -76,6 +76,8 @@ async def copying(
 
 async def until_written(stage: Stage, sink: str, count: int) -> None:
     """Wait until a topic has so many committed records."""
-    async with asyncio.timeout(30):
-        while len(await values_of(stage.access, sink)) < count:
-            await asyncio.sleep(0.1)
+
+    async def written() -> bool:
+        return len(await values_of(stage.access, sink)) >= count
+
+    await eventually(written, f"{count} committed records in {sink}")
