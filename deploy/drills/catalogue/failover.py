@@ -27,6 +27,7 @@ SEGMENT_BYTES: Final = 1024 * 1024
     "leader-killed-unacknowledged",
     "A new leader recognises a batch that the old one has stored and not acknowledged",
     tags=["brokers", "idempotence"],
+    within_s=240.0,
     reading=[KIP_98],
 )
 async def leader_killed_unacknowledged(stage: Stage) -> None:
@@ -38,7 +39,7 @@ async def leader_killed_unacknowledged(stage: Stage) -> None:
     leader = await target.leader(topic)
     rule = Rule(api="Produce", client_id=stage.name, action=Drop(Part.ANSWER))
     unanswered = stage.fault(OnRequests(proxy, rule, "answer to Produce lost"))
-    async with IdempotentWriter(proxy.bootstrap_servers, client_id=stage.name, request_timeout_s=60.0) as writer:
+    async with IdempotentWriter(proxy.bootstrap_servers, client_id=stage.name, request_timeout_s=120.0) as writer:
         first = await writer.send(topic, 0, None, b"before")
         async with unanswered as lost:
             sending = asyncio.ensure_future(writer.send(topic, 0, None, b"payment"))
@@ -74,6 +75,7 @@ async def expect_once(stage: Stage, topic: str, expected: list[bytes]) -> None:
     "A leader that returns rebuilds its producers' state from a snapshot and the log behind it",
     targets=[LOCAL, SECURE],
     tags=["brokers", "idempotence"],
+    within_s=240.0,
     reading=[KIP_98],
 )
 async def leader_restarted(stage: Stage) -> None:
@@ -124,7 +126,7 @@ async def leader_restarted(stage: Stage) -> None:
     "An unclean leader election loses acknowledged records; without it the partition is unavailable, and loses none",
     control=[Anomaly.LOSS],
     tags=["brokers"],
-    within_s=240.0,
+    within_s=400.0,
     reading=["KIP-966", "docs/runbooks/UncleanLeaderElection.md"],
 )
 async def unclean_election(stage: Stage) -> None:
@@ -198,4 +200,4 @@ async def leads(stage: Stage, topic: str, broker: str) -> None:
         partitions = [one for view in stage.target.views() for one in view.partitions if one.topic == topic]
         return {(one.leader, one.isr) for one in partitions} == {expected}
 
-    await until(known, f"{broker} leads {topic}, alone in sync", 60)
+    await until(known, f"{broker} leads {topic}, alone in sync", 120)

@@ -31,7 +31,7 @@ JAVA_REFUSALS: Final = {
 }
 """The Java client's errors, by setting."""
 ONE_RECORD: Final = ("--num-records", "1", "--record-size", "10", "--throughput", "-1")
-LOST_S: Final = 2.0
+LOST_S: Final = 4.0
 """Request timeout of a raw client whose answers are lost."""
 RETRIES: Final = "kafka_producer_record_retry_total"
 
@@ -99,7 +99,7 @@ async def lost_acknowledgement(stage: Stage) -> None:
     error; the retry is counted. E1 has the same fault without idempotence.
     """
     topic, proxy, figures = await stage.topic(), await stage.proxy(), Figures()
-    async with IdempotentWriter(proxy.bootstrap_servers, client_id=stage.name, request_timeout_s=6.0) as writer:
+    async with IdempotentWriter(proxy.bootstrap_servers, client_id=stage.name, request_timeout_s=8.0) as writer:
         first = await writer.send(topic, 0, None, b"before")
         rule = Rule(api="Produce", client_id=stage.name, action=Drop(Part.ANSWER))
         async with stage.fault(OnRequests(proxy, rule, "answer to Produce lost")) as lost:

@@ -81,7 +81,8 @@ async def sent_under(stage: Stage, settings: Settings) -> tuple[list[bytes], lis
     acknowledged = []
     action = Drop(settings.lost, closes=settings.lost is Part.ANSWER)
     rule = Rule(api="Produce", client_id=topic, first=FAULTY, action=action)
-    producing = stock_producer(proxy.bootstrap_servers, client_id=topic, **settings.options)
+    options = {"request_timeout_ms": 30_000, **settings.options}
+    producing = stock_producer(proxy.bootstrap_servers, client_id=topic, **options)
     async with stage.fault(OnRequests(proxy, rule, f"{settings.lost.value} of a Produce lost")) as fault:
         async with producing as producer:
             for value in values:
