@@ -88,7 +88,7 @@ STEPS: Final = (
     "crash-at-each-step",
     "Wherever in the protocol a process dies, its transaction is visible as a whole or not at all",
     tags=["processes", "requests", "transactions"],
-    within_s=240,
+    within_s=300,
     reading=[KIP_98, "docs/adr/0004-unknown-outcomes.md"],
 )
 async def crash_at_each_step(stage: Stage) -> None:
