@@ -10,6 +10,8 @@ LEFT, RIGHT, TOP, BOTTOM = 78, 30, 18, 26
 COLOURS: Final = 6
 """How many the style sheet has; further lines begin again, dashed."""
 _LINES: Final = 4
+_TIMES: Final = 10
+"""Most labels of the vertical and of the horizontal axis."""
 _LOGARITHMIC_FROM: Final = 50.0
 """The ratio of the largest to the smallest x from which an axis of quantities is logarithmic."""
 
@@ -62,7 +64,7 @@ def chart(
     lines: Mapping[str, Points],
     *,
     from_zero: bool = True,
-    until: float | None = None,
+    span: tuple[float, float] | None = None,
     gap: float | None = None,
     marks: Iterable[tuple[float, float | None, str]] = (),
 ) -> Chart:
@@ -72,12 +74,12 @@ def chart(
         title: what the vertical axis shows, with its unit.
         x: what the horizontal axis shows, with its unit.
         from_zero: whether the vertical axis begins at 0; else near the lowest value, as is better for offsets.
-        until: the end of a linear axis that begins at 0; None takes the points' own range.
+        span: first and last of a linear horizontal axis; None takes the points' own range.
         gap: a line has a gap where its points are farther apart; None draws none.
         marks: beginning, end and label of marked times; the end is None for a moment.
     """
     places = [place for points in lines.values() for place, _ in points]
-    across = _Axis.of(places or [0.0], LEFT, WIDTH - RIGHT, until=until)
+    across = _Axis.of(places or [0.0], LEFT, WIDTH - RIGHT, span=span)
     values = [value for points in lines.values() for _, value in points] or [0.0]
     up = _Axis.of([0.0, *values] if from_zero else values, HEIGHT - BOTTOM, TOP)
     drawn = tuple(_line(name, number, points, across, up, gap) for number, (name, points) in enumerate(lines.items()))
@@ -98,12 +100,15 @@ class _Axis:
         self._logarithmic = logarithmic
 
     @classmethod
-    def of(cls, values: Iterable[float], first: float, last: float, *, until: float | None = None) -> "_Axis":
-        """Return an axis for these values, logarithmic where they differ much; or one from 0 `until` a value."""
+    def of(
+        cls, values: Iterable[float], first: float, last: float, *, span: tuple[float, float] | None = None
+    ) -> "_Axis":
+        """Return an axis for these values, logarithmic where they differ much; or one for a `span`."""
+        if span is not None:
+            low, high = span
+            return cls(low, max(high, low + 1.0), first, last, logarithmic=False)
         found = list(values)
         low, high = min(found), max(found)
-        if until is not None:
-            return cls(0.0, max(until, high), first, last, logarithmic=False)
         if first < last and low > 0 and high / low >= _LOGARITHMIC_FROM:
             return cls(low, high, first, last, logarithmic=True)
         step = _step((high - low) or 1.0)
@@ -122,7 +127,7 @@ class _Axis:
             powers = range(math.ceil(math.log10(self._low)), math.floor(math.log10(self._high)) + 1)
             values = [10.0**power for power in powers]
         else:
-            step = _step(self._high - self._low)
+            step = _step(self._high - self._low, _TIMES if self._first < self._last else _LINES)
             first = math.ceil(self._low / step)
             values = [step * number for number in range(first, math.floor(self._high / step + 1e-9) + 1)]
         return tuple(Tick(self.at(value), number(value)) for value in values)
@@ -133,10 +138,10 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _step(span: float) -> float:
-    """Return 1, 2 or 5 times a power of ten: at most 4 steps make the span."""
-    power = 10.0 ** math.floor(math.log10(span / _LINES))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power * _LINES >= span * (1 - 1e-9))
+def _step(span: float, steps_max: int = _LINES) -> float:
+    """Return 1, 2 or 5 times a power of ten: at most so many steps make the span."""
+    power = 10.0 ** math.floor(math.log10(span / steps_max))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power * steps_max >= span * (1 - 1e-9))
 
 
 def _line(name: str, number_: int, points: Points, across: _Axis, up: _Axis, gap: float | None) -> Line:

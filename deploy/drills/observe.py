@@ -5,7 +5,8 @@ left out, so a line has a gap where a broker did not answer. Throughput counts o
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
@@ -44,35 +45,43 @@ class Look(NamedTuple):
     committed: Mapping[str, Mapping[Target, int]]
 
 
-def sample(look: Look, before: Look | None, topics: Mapping[str, int], groups: Mapping[str, str]) -> Sample:
+def sample(
+    look: Look,
+    before: Look | None,
+    topics: Collection[str],
+    groups: Mapping[str, str],
+    partitions: Mapping[str, int],
+) -> Sample:
     """Return the sample of a look. Pure.
 
     Args:
         before: the look before, for rates.
-        topics: how many partitions each topic has.
-        groups: consumer groups, each with its input topic.
+        topics: whose throughput, log end and LSO are wanted.
+        groups: consumer groups, each with its input topic, whose lag is wanted.
+        partitions: how many partitions each topic has.
     """
     values: dict[str, float] = {}
-    for topic, partitions in topics.items():
-        ends = _sum(look, topic, partitions)
-        if ends is None:
+    for topic in topics:
+        offsets = _sum(look, topic, partitions)
+        if offsets is None:
             continue
-        stable, end = ends
-        values[line(LSO, topic)], values[line(END, topic)] = stable, end
+        values[line(LSO, topic)], values[line(END, topic)] = offsets
         past = None if before is None else _sum(before, topic, partitions)
         if before is not None and past is not None:
-            values[line(RATE, topic)] = round((end - past[1]) / (look.at_s - before.at_s), 1)
-        for group in (name for name, source in groups.items() if source == topic and name in look.committed):
+            values[line(RATE, topic)] = round((offsets[1] - past[1]) / (look.at_s - before.at_s), 1)
+    for group, topic in groups.items():
+        offsets = _sum(look, topic, partitions)
+        if offsets is not None and group in look.committed:
             passed = sum(offset for target, offset in look.committed[group].items() if target[0] == topic)
-            # The group's answer is older than the log's end or younger: a lag below 0 is none
-            values[line(LAG, group)] = max(end - passed, 0)
+            # The group's answer may be younger than the log's end: a lag below 0 is none
+            values[line(LAG, group)] = max(offsets[1] - passed, 0)
     return Sample(look.at_s, values)
 
 
-def _sum(look: Look, topic: str, partitions: int) -> tuple[int, int] | None:
+def _sum(look: Look, topic: str, partitions: Mapping[str, int]) -> tuple[int, int] | None:
     """Return the last stable offsets and the ends of a topic's partitions; None while one is unknown."""
     found = [offsets for (name, _), offsets in look.offsets.items() if name == topic]
-    if len(found) < partitions:
+    if len(found) < partitions[topic]:
         return None
     return sum(one.stable for one in found), sum(one.end for one in found)
 
@@ -85,12 +94,13 @@ async def observing(
 
     Args:
         topics: which exist.
-        groups: consumer groups, each with its input topic, which is sampled too.
+        groups: consumer groups, each with its input topic.
         now_s: returns the seconds since the drill began.
     """
     async with Brokers(access, client_id="drill-observer", answer_s=ANSWER_S) as brokers:
-        targets = list((await brokers.view({*topics, *groups.values()})).leaders)
-        looking = asyncio.create_task(_look(brokers, targets, groups, now_s, into))
+        named = list(topics)
+        targets = list((await brokers.view({*named, *groups.values()})).leaders)
+        looking = asyncio.create_task(_look(brokers, targets, named, groups, now_s, into))
         try:
             yield
         finally:
@@ -100,11 +110,16 @@ async def observing(
 
 
 async def _look(
-    brokers: Brokers, targets: list[Target], groups: Mapping[str, str], now_s: Callable[[], float], into: list[Sample]
+    brokers: Brokers,
+    targets: list[Target],
+    topics: Collection[str],
+    groups: Mapping[str, str],
+    now_s: Callable[[], float],
+    into: list[Sample],
 ) -> None:
     coordinators = Groups(brokers)
     before: Look | None = None
-    topics = {topic: sum(name == topic for name, _ in targets) for topic, _ in targets}
+    partitions = Counter(topic for topic, _ in targets)
     while True:
         at_s = now_s()
         with suppress(KafkaUnavailableError):  # no broker answers: the lines have a gap
@@ -112,6 +127,6 @@ async def _look(
             asked = (await brokers.view([])).brokers if groups else {}
             committed, _ = await coordinators.committed(groups, asked)
             look = Look(at_s, offsets, committed)
-            into.append(sample(look, before, topics, groups))
+            into.append(sample(look, before, topics, groups, partitions))
             before = look
         await asyncio.sleep(max(EVERY_S - (now_s() - at_s), 0.05))

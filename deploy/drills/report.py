@@ -16,7 +16,7 @@ from deploy import PROJECT_ROOT
 from deploy.drills import chart
 from deploy.drills.chart import Chart
 from deploy.drills.drill import FAMILIES, LOCAL, Drill, Journal, Result, Sample, Verdict, described
-from deploy.drills.observe import END, EVERY_S, LSO
+from deploy.drills.observe import END, EVERY_S, LAG, LSO, RATE
 
 PAGE, MATRIX = "report.html.j2", "matrix.html.j2"
 INDEX, JOURNAL = "index.html", "results.json"
@@ -28,6 +28,7 @@ _TONES: Final[Mapping[Verdict, str]] = {
 _GAP_S: Final = 3 * EVERY_S
 _SECONDS: Final = "seconds since the drill began"
 _OFFSETS: Final = f"{END} and {LSO}"
+_ORDER: Final = (RATE, LAG, _OFFSETS)
 
 
 def write(results: Sequence[Result], drills: Mapping[str, Drill], summary: object, directory: Path) -> Path:
@@ -81,17 +82,23 @@ def command(result: Result, drill: Drill) -> str:
 
 
 def timeline(journal: Journal, seconds: float) -> list[Chart]:
-    """Return the charts of a drill's time, one for each unit, with its faults marked in all of them."""
+    """Return the charts of a drill's time, one for each unit, with its faults marked in all of them.
+
+    Args:
+        seconds: how long the drill took; charts of samples cover the time of samples and faults only.
+    """
     marks = [(one.at_s, one.healed_s, f"F{number}") for number, one in enumerate(journal.faults, 1)]
     grouped: defaultdict[str, dict[str, list[tuple[float, float]]]] = defaultdict(dict)
     for title, name, at_s, value in _points(journal.samples):
         grouped[title].setdefault(name, []).append((at_s, value))
-    until = max([seconds, *(one.at_s for one in journal.samples)])
+    times = [one.at_s for one in journal.samples] or [0.0, seconds]
+    times += [at_s for begun_s, healed_s, _ in marks for at_s in (begun_s, healed_s) if at_s is not None]
     if not grouped and marks:
         grouped["Faults"] = {}
+    span = min(times), max(times)
     return [
-        chart.chart(title, _SECONDS, lines, from_zero=title != _OFFSETS, until=until, gap=_GAP_S, marks=marks)
-        for title, lines in grouped.items()
+        chart.chart(title, _SECONDS, lines, from_zero=title != _OFFSETS, span=span, gap=_GAP_S, marks=marks)
+        for title, lines in sorted(grouped.items(), key=lambda one: (*_ORDER, one[0]).index(one[0]))
     ]
 
 

@@ -106,6 +106,10 @@ class Stage:
         self.journal.steps.append(Moment(self.now_s, text))
         self._say(text)
 
+    def progress(self, text: str) -> None:
+        """Say how far a long step is, without noting it."""
+        self._say(text)
+
     def evidence(self, fault: str, what: str) -> None:
         """Note what shows that a fault took effect."""
         self.journal.faults.append(Evidence(fault, what, self.now_s))

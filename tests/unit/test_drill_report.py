@@ -157,12 +157,12 @@ def test_a_report_is_a_folder_of_pages_and_a_journal(tmp_path: Path) -> None:
 
 def test_units_have_charts_of_their_own_and_faults_are_marked_in_each() -> None:
     charts = timeline(journal(), 5.0)
-    assert [one.title for one in charts] == ["records/s", "log end and LSO", "lag, records"]
-    assert [line.name for line in charts[1].lines] == ["in, LSO", "in, log end"]
+    assert [one.title for one in charts] == ["records/s", "lag, records", "log end and LSO"]
+    assert [line.name for line in charts[2].lines] == ["in, LSO", "in, log end"]
     for one in charts:
         [span, moment] = one.marks
         assert (span.label, moment.label, moment.width) == ("F1", "F2", 0)
-        assert span.width == pytest.approx(2.0 / 5.0 * (chart.WIDTH - chart.LEFT - chart.RIGHT), abs=0.01)
+        assert span.width == pytest.approx(2.0 / 3.5 * (chart.WIDTH - chart.LEFT - chart.RIGHT), abs=0.01)
 
 
 def test_faults_without_samples_have_a_chart_too() -> None:
