@@ -106,7 +106,6 @@ class _Runner:
         return self._results
 
     async def _run(self, drill: Drill) -> None:
-        begun_s = time.monotonic()
         if self._on not in drill.targets:
             self._report(drill, Verdict.NOT_ON_THIS_TARGET, f"runs on {', '.join(drill.targets)}", 0.0, Journal())
             return

@@ -29,7 +29,7 @@ def test_the_alert_fires_on_its_fault_and_is_silent_again(alert: str, results: d
     result = results[alert]
     assert result.verdict is Verdict.AS_EXPECTED, result
     assert seen(result, f"seconds until {alert} fired") is not None
-    assert seen(result, f"seconds that {alert} fired") is not None
+    assert seen(result, f"seconds until {alert} was silent again") is not None
     assert result.journal.faults
     assert result.journal.faults[0].healed_s is not None
 
@@ -91,7 +91,7 @@ def test_a_drill_without_a_fault_is_not_passed(
     silent = drill(AlertFault("RedisDown", "Nothing is done.", fault, {}, within_s=1.0), 1)
     [result] = runner.run(run_on(site, [silent], seed=1, say=lambda _: None))
     assert (result.verdict, result.reason) == (verdict, why)
-    assert seen(result, "seconds that RedisDown fired") is None
+    assert seen(result, "seconds until RedisDown was silent again") is None
     assert fault.healed  # type: ignore[attr-defined]
 
 

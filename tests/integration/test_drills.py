@@ -16,7 +16,7 @@ from deploy.drills.faults.processes import TakeAway
 from deploy.drills.faults.requests import OnRequests
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.run import run_drills
-from deploy.drills.stage import Stage
+from deploy.drills.stage import Stage, until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -59,6 +59,34 @@ async def after_them(stage: Stage) -> None:
     stage.expect("components away", sorted(stage.target.taken), [])
 
 
+RUN: list[str] = []
+"""Rows of the drills that have begun."""
+
+
+@drill("Z6", "judged-later", "A check that is left for later runs while the next drill does")
+async def judged_later(stage: Stage) -> None:
+    """Leave a check that needs the next drill."""
+
+    async def check() -> None:
+        await until(lambda: "Z7" in RUN, "the next drill has begun", 60)
+        stage.expect("what only time could tell", 1, 2)
+
+    stage.expect("what is seen at once", 1, 1)
+    stage.later(check)
+
+
+@drill("Z7", "meanwhile", "A check that cannot go on is reported")
+async def meanwhile(stage: Stage) -> None:
+    """Leave a check that fails."""
+
+    async def check() -> None:
+        raise RuntimeError("the check's own mistake")
+
+    RUN.append("Z7")
+    stage.expect("what is seen at once", 1, 1)
+    stage.later(check)
+
+
 def run(drills: Sequence[Drill], directory: Path) -> dict[str, Result]:
     """Run drills; their steps go to stderr."""
     said = lambda text: print(text, file=sys.stderr)  # noqa: E731 # one line
@@ -69,7 +97,7 @@ def run(drills: Sequence[Drill], directory: Path) -> dict[str, Result]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """The quick drills, and those that must not pass, on the same targets."""
-    wrong = [no_request, no_anomaly, broken_off, never_ends, after_them]
+    wrong = [no_request, no_anomaly, broken_off, never_ends, after_them, judged_later, meanwhile]
     return run([*QUICK, *wrong], tmp_path_factory.mktemp("drills"))
 
 
@@ -100,3 +128,9 @@ def test_a_drill_that_cannot_go_on_is_reported_and_the_next_one_has_a_healthy_ta
     assert results["in-time"].verdict is Verdict.FAILED
     assert results["in-time"].reason.startswith("TimeoutError")
     assert results["after-them"].verdict is Verdict.AS_EXPECTED, results["after-them"].reason
+
+
+def test_a_check_that_is_left_for_later_is_part_of_the_verdict(results: dict[str, Result]) -> None:
+    later, failed = results["judged-later"], results["meanwhile"]
+    assert (later.verdict, later.reason) == (Verdict.NOT_AS_EXPECTED, "what only time could tell: 1, expected 2")
+    assert (failed.verdict, failed.reason) == (Verdict.FAILED, "RuntimeError: the check's own mistake")

@@ -85,19 +85,20 @@ class _Firing:
     async def run(self) -> None:
         """Run the drill from a silent alert to the proof."""
         stage, site, alert = self._stage, self._site, self._alert
-        if not await self._in_time(self._quiet(time.monotonic()), f"seconds until {alert.name} was silent", SILENT_S):
+        before = f"seconds until {alert.name} was silent before"
+        if not await self._in_time(self._quiet(time.monotonic()), before, SILENT_S):
             return
         begun_s, paid = time.monotonic(), site.paid
         async with stage.fault(_OnSite(alert.fault(), site, alert.does.removesuffix("."))):
             await self._fire(begun_s, time.monotonic())
             if alert.ends_itself and self._spell is not None:
-                await self._in_time(self._silent, f"seconds until {alert.name} ended by itself", RESOLVED_S)
+                await self._resolve(RESOLVED_S, f"silence by itself within {RESOLVED_S:.0f} s")
         self._healed_s = time.monotonic()
         await site.settle()
         await self._prove()
         stage.journal.records = site.paid - paid
-        if self._spell is not None:
-            stage.later(self._resolve)
+        if self._spell is not None and not alert.ends_itself:
+            stage.later(self._resolve_healed)
 
     async def _fire(self, begun_s: float, injected_s: float) -> None:
         """Wait until the alert fires, and check what it says."""
@@ -120,11 +121,13 @@ class _Firing:
             found = str(error)
         self._stage.expect("findings of `once verify`", found or "none", "none")
 
-    async def _resolve(self) -> None:
-        """Wait until the alert is silent again."""
+    async def _resolve_healed(self) -> None:
         left_s = max(self._healed_s + RESOLVED_S - time.monotonic(), 1.0)
-        expected = f"an end at most {RESOLVED_S:.0f} s after healing"
-        await self._in_time(self._silent, f"seconds that {self._alert.name} fired", left_s, expected)
+        await self._resolve(left_s, f"silence within {RESOLVED_S:.0f} s of healing")
+
+    async def _resolve(self, within_s: float, expected: str) -> None:
+        """Wait until the alert is silent again, and note the seconds since it fired."""
+        await self._in_time(self._silent, f"seconds until {self._alert.name} was silent again", within_s, expected)
 
     async def _in_time(
         self, seconds: Callable[[], float | None], what: str, within_s: float, expected: str = ""

@@ -20,13 +20,14 @@ from deploy.drills.prometheus import Prometheus, PrometheusError
 from deploy.drills.target import Target
 from deploy.drills.workload import Load, payments, send_raw, sending
 from deploy.local.kafka.probe import BrokerNotAnsweringError
-from deploy.local.supervisor.stack import Stack
+from deploy.local.supervisor.stack import Stack, StackNotReadyError
 from deploy.verification import verify_cluster
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_ACCEPTED, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.headers import Coordinates, Headers
 from shared.events.partitions import partition_for
+from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from shared.settings import InstallationSettings
@@ -115,7 +116,10 @@ class Site(Target):
     async def heal(self) -> None:
         """End every load too; see `Target.heal`."""
         await super().heal()
-        await self.stop_load()
+        try:
+            await self.stop_load()
+        except KafkaUnavailableError as error:
+            raise StackNotReadyError(f"not all payments of a load were taken: {error}") from error
 
     # Payments and records
 
