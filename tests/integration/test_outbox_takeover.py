@@ -3,7 +3,6 @@
 import itertools
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drills.clients.tools import kafka_tool
 from deploy.drills.outbox import BRIEF, BRIEF_LEASE_S
-from deploy.local import jars
-from deploy.local.prerequisites import require_java
 from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX
 from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
@@ -164,31 +162,24 @@ async def test_a_graceful_stop_leaves_nothing_in_doubt(running: World) -> None:
     outbox.process.terminate()
 
 
-def kafka_tool(running: World, *command: str) -> None:
-    """Run one of Kafka's tools from the brokers' jars."""
-    done = subprocess.run(
-        [require_java(), "-XX:TieredStopAtLevel=1", *command, "--bootstrap-server", running.bootstrap_servers],
-        env={"CLASSPATH": jars.classpath()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+async def administer(running: World, main_class: str, *words: str) -> None:
+    """Run one of Kafka's tools against the world's brokers."""
+    ended = await kafka_tool(main_class, "--bootstrap-server", running.bootstrap_servers, *words)
+    assert ended.exit_code == 0, ended.output
 
 
-def expire(running: World, offsets: dict[int, int]) -> None:
+async def expire(running: World, offsets: dict[int, int]) -> None:
     """Delete the requests below these offsets, as retention does after a week."""
     partitions = [{"topic": EFFECTS_REQUESTS, "partition": p, "offset": offset} for p, offset in offsets.items()]
     chosen = running.directory / "expire.json"
     chosen.write_text(json.dumps({"partitions": partitions, "version": 1}))
-    kafka_tool(running, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(chosen))
+    await administer(running, "org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(chosen))
 
 
-def limit_results(running: World, setting: str) -> None:
+async def limit_results(running: World, setting: str) -> None:
     """Change the maximum batch size of effects.results."""
     of_topic = ("--entity-type", "topics", "--entity-name", EFFECTS_RESULTS, "--alter")
-    kafka_tool(running, "kafka.admin.ConfigCommand", *of_topic, *setting.split(" ", 1))
+    await administer(running, "kafka.admin.ConfigCommand", *of_topic, *setting.split(" ", 1))
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["redis kept", "redis flushed"])
@@ -197,7 +188,7 @@ async def test_calls_whose_transaction_aborts_are_not_repeated_without_a_doubt(
     running: World, *, flushed: bool
 ) -> None:
     outbox = running.outbox().start().wait_ready()
-    limit_results(running, "--add-config max.message.bytes=80")
+    await limit_results(running, "--add-config max.message.bytes=80")
     requests = [*(await running.request(24, running.receiver.url)), *(await running.request(24, MAILTO))]
     # The results are refused three times in a row, which the outbox treats as a defect of the cluster
     assert outbox.wait_exit() == EXIT_FENCED
@@ -206,7 +197,7 @@ async def test_calls_whose_transaction_aborts_are_not_repeated_without_a_doubt(
     assert sum(mails[request.effect_id] for request in requests) > 0
     if flushed:
         running.redis.flush()
-    limit_results(running, "--delete-config max.message.bytes")
+    await limit_results(running, "--delete-config max.message.bytes")
 
     outbox.start().wait_ready()
     states = assert_i11(requests, await running.settled(requests), running.webhook_effects() + running.mail_effects())
@@ -221,7 +212,7 @@ async def test_requests_that_expired_unprocessed_stop_the_outbox(running: World)
     outbox.process.terminate()
     lost = await running.request(40, running.receiver.url)
     ends = await end_offsets(running.bootstrap_servers, [EFFECTS_REQUESTS])
-    expire(running, {partition: offset for (_, partition), offset in ends.items()})
+    await expire(running, {partition: offset for (_, partition), offset in ends.items()})
 
     outbox.start()
     assert outbox.wait_exit() == EXIT_FENCED
