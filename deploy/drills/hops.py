@@ -16,13 +16,13 @@ from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly
 from deploy.drills.proxy.rules import error_codes
 from deploy.drills.stage import Stage, eventually
+from deploy.drills.waiting import settled
 from deploy.local.process import ManagedProcess
-from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import end_offsets, group_offsets, stable_offsets
+from shared.kafka.client.reader import group_offsets
 from shared.kafka.protocol.codec import Values
 
 OURS: Final = "hop"
@@ -112,7 +112,7 @@ class Hops:
 
         async def done() -> bool:
             values = await self.output()
-            return len(set(values)) >= self.written and await settled(self._stage.bootstrap_servers, self.job.sink)
+            return len(set(values)) >= self.written and await settled(self._stage.access, [self.job.sink])
 
         await eventually(done, f"all {self.written} records in the output", within_s)
 
@@ -165,12 +165,7 @@ async def values_in(stage: Stage, *topics: str, committed: bool = True) -> list[
     return values
 
 
-async def settled(bootstrap_servers: Bootstrap, topic: str) -> bool:
-    """Whether no transaction is open in a topic: the last stable offset is the end of each partition."""
-    return await stable_offsets(bootstrap_servers, [topic]) == await end_offsets(bootstrap_servers, [topic])
-
-
 async def until_settled(stage: Stage, topic: str, within_s: float = 30.0) -> float:
     """Wait until no transaction is open in a topic, and return the seconds waited; raises TimeoutError."""
     what = f"no transaction open in {topic}"
-    return await eventually(lambda: settled(stage.access, topic), what, within_s)
+    return await eventually(lambda: settled(stage.access, [topic]), what, within_s)

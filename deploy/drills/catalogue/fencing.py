@@ -226,6 +226,6 @@ async def _work_as_a_zombie(stage: Stage) -> list[bytes]:
             stage.expect_that(
                 "answer to the zombie's offsets", answer, " or ".join(NO_MEMBER), holds=answer in NO_MEMBER
             )
-            await zombie.abort()
+            await (zombie.abort() if answer else zombie.commit())
     await until_settled(stage, sink)
     return await values_of(stage.bootstrap_servers, sink)
