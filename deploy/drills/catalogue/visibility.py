@@ -2,13 +2,10 @@
 
 import asyncio
 import inspect
-import json
-import sys
 
 from deploy.drills.clients.raw import log_of, values_of
 from deploy.drills.clients.reader import read_to
 from deploy.drills.clients.request_reply import answer, ask
-from deploy.drills.clients.tools import run
 from deploy.drills.deliveries import aborted_reads
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.hops import Hops, note_anomalies, until_settled
@@ -17,13 +14,16 @@ from deploy.drills.producers import producer, put
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.requests import Request
 from deploy.drills.stage import Stage, eventually
+from deploy.txn.listing import Hold, rows
 from shared.eos.records import Handler
+from shared.kafka.admin.transactions import look_twice
 from shared.kafka.client.batches import Marker
+from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, stable_offsets
 
 KIP_98, KIP_664 = "KIP-98", "KIP-664"
-TIMEOUT_MS = 12_000
+TIMEOUT_MS = 8_000
 PLAIN = 20
 
 
@@ -36,8 +36,8 @@ PLAIN = 20
 )
 async def transaction_left_open(stage: Stage) -> None:
     """Leave a transaction open: its producer ends without ending it. The last stable offset stays at its first record,
-    and the lag of read_committed readers grows. `once txn list` names the transactional.id and the partition. After
-    transaction.timeout.ms the coordinator aborts it, and the lag is gone.
+    and the lag of read_committed readers grows. `once txn list` names the transactional.id, and what it holds back.
+    After transaction.timeout.ms the coordinator aborts it, and the lag is gone.
     """
     topic, name = await stage.topic(), f"{stage.name}-left"
     async with stage.observing([topic]):
@@ -50,12 +50,12 @@ async def transaction_left_open(stage: Stage) -> None:
         await _write_behind(stage, topic)
         stage.expect("last stable offset and end while it is open", await _ends(stage, topic), (0, PLAIN + 1))
         stage.expect("records of a read_committed reader", await values_of(stage.bootstrap_servers, topic), [])
-        words = "txn", "list", "--json", "--bootstrap-servers", stage.bootstrap_servers
-        listed = await run([sys.executable, "-m", "deploy.cli.main", *words], {})
-        rows = [row for row in json.loads(listed.output)["transactions"] if row["transactional_id"] == name]
-        named = [(row["state"], row["partitions"]) for row in rows]
-        stage.expect("what `once txn list` says of it", named, [("Ongoing", [f"{topic}:0"])])
-        stage.evidence("transaction left open", f"{name} has been open for {rows[0]['age_s']:.1f} s")
+        async with Brokers(stage.access) as brokers:
+            seen, suspicion = await look_twice(brokers, [topic])
+        [row] = [one for one in rows(seen, suspicion, {}, everything=False) if one.transactional_id == name]
+        stage.expect("its state in `once txn list`", row.state, "Ongoing")
+        stage.expect("what it holds back", row.holds, (Hold(f"{topic}:0", stable=0, held=PLAIN + 1),))
+        stage.evidence("transaction left open", f"{name} has been open for {row.age_s or 0:.1f} s")
 
         async def moved() -> bool:
             return (await _ends(stage, topic))[0] > PLAIN
