@@ -12,7 +12,7 @@ FIRST ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 # Three at a time on two cores: many tests wait most of the time. Four take longer. Each process has a broker of its own
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
-LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/spark/jgo.lock.toml
+LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/mirror/jgo.lock.toml deploy/spark/jgo.lock.toml
 
 .PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate mutants fuzz lock clean
 
@@ -31,7 +31,7 @@ $(STAMP): requirements.txt pyproject.toml $(LOCKS)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r deploy/images/spark.txt -r deploy/images/uv.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
-	@echo "setup: jars of Kafka, its JMX agent and Spark, checked against the locks in deploy" >&2
+	@echo "setup: jars of Kafka, its JMX agent, MirrorMaker 2 and Spark, checked against the locks in deploy" >&2
 	@$(BIN)/python -m deploy.local.jars
 	@$(BIN)/python -m deploy.local.archives
 	@touch $@

@@ -1,4 +1,4 @@
-"""Jars of the brokers, their JMX agent and Spark's Kafka source, exactly as locked; and archives of JVM classes.
+"""Jars of the brokers, their JMX agent, MirrorMaker 2 and Spark's Kafka source, exactly as locked; and class archives.
 
 `jgo lock` made each lock from the `jgo.toml` next to it. Only jars of the lock are fetched; nothing is resolved.
 jgo downloads into Maven's own cache in the user's home (`~/.m2/repository`), which other tools share. It checks a
@@ -28,6 +28,8 @@ JMX_LOCK_PATH = Path(__file__).parents[1] / "prometheus" / "jgo.lock.toml"
 """The brokers' JMX agent, which is on no classpath: it brings libraries of its own."""
 SPARK_LOCK_PATH = Path(__file__).parents[1] / "spark" / "jgo.lock.toml"
 """The jars of Spark's Kafka source, those that pyspark brings itself included."""
+MIRROR_LOCK_PATH = Path(__file__).parents[1] / "mirror" / "jgo.lock.toml"
+"""The jars of MirrorMaker 2; most are the brokers' as well."""
 _DOWNLOADS_AT_ONCE = 8
 
 
@@ -108,9 +110,9 @@ def resolve(lock: Path = LOCK_PATH, besides: frozenset[str] = frozenset()) -> li
         return list(pool.map(one, [jar for jar in parse_lock(lock.read_text()) if jar.file_name not in besides]))
 
 
-def classpath() -> str:
-    """The brokers' classpath; raises as `resolve`."""
-    return os.pathsep.join(map(str, resolve()))
+def classpath(lock: Path = LOCK_PATH) -> str:
+    """The classpath of a lock, the brokers' by default; raises as `resolve`."""
+    return os.pathsep.join(map(str, resolve(lock)))
 
 
 def jmx_agent() -> Path:
@@ -175,9 +177,9 @@ def archive_options(archive: Path, *, make: bool = False) -> list[str]:
 
 def main() -> int:
     """Fetch and check all jars, saying so on stderr; 1 when that fails."""
-    print("jars: fetching the brokers', their agent and Spark's (70 MB when the cache is empty)", file=sys.stderr)
+    print("jars: fetching the brokers', Spark's and all others (70 MB when the cache is empty)", file=sys.stderr)
     try:
-        paths = [*resolve(), jmx_agent(), *spark_jars()]
+        paths = list(dict.fromkeys([*resolve(), jmx_agent(), *spark_jars(), *resolve(MIRROR_LOCK_PATH)]))
     except JarError as error:
         print(f"jars: {error}", file=sys.stderr)
         return 1

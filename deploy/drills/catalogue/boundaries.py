@@ -1,5 +1,6 @@
-"""C5 and C7: what transactions do not cover: databases, and subscribers outside of them."""
+"""C5 to C7: what transactions do not cover: databases, other clusters, and subscribers outside of them."""
 
+import asyncio
 import signal
 import sqlite3
 import sys
@@ -9,16 +10,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy import PROJECT_ROOT
-from deploy.drills.clients.raw import values_of
+from deploy.drills.clients.raw import RawProducer, values_of
 from deploy.drills.clients.stock import stock_producer
 from deploy.drills.clients.subscriber import COMMIT_EVERY, distinct
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.mirror import mirror
 from deploy.drills.stage import Stage, until
+from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.process import ManagedProcess
+from shared.kafka.admin.scratch import create_topic
+from shared.kafka.client.cluster import Cluster
 
+MIRRORED: Final = 40
 PATIENT_MS: Final = 20_000
 """For requests of transactions: an EndTxn that is repeated late ends the next transaction."""
+_POLL_S: Final = 0.2
 
 
 @drill(
@@ -60,6 +67,70 @@ async def outbox_table(stage: Stage) -> None:
     lost = [f"order {number}" for number, amount in committed if b"%d" % amount not in sent_naive]
     stage.anomaly(Anomaly.LOSS, lost)
     stage.journal.records = len(sent) + len(sent_naive)
+
+
+@drill(
+    "C6",
+    "replication-to-a-second-cluster",
+    "MirrorMaker 2 does not carry a transaction's atomicity to a second cluster: a reconciliation finds the difference",
+    control=[Anomaly.TORN, Anomaly.ABORTED_READ],
+    tags=["replication"],
+    within_s=180,
+    reading=["KIP-382", "deploy/drills/mirror.py"],
+)
+async def replication_to_a_second_cluster(stage: Stage) -> None:
+    """Write each payment's debit and credit in one transaction, to two topics, and abort some. On the first cluster a
+    read_committed reader has both or none. MirrorMaker 2 copies record by record, and the second cluster refuses those
+    of one topic, whose max.message.bytes is smaller there. Its readers see debits without credits, and aborted ones.
+    """
+    debits, credits_, aborted = await stage.topic(), await stage.topic(), range(0, MIRRORED, 5)
+    async with stock_producer(
+        stage.bootstrap_servers, transactional_id=f"{stage.name}-writer", request_timeout_ms=PATIENT_MS
+    ) as producer:
+        for number in range(MIRRORED):
+            await producer.begin_transaction()
+            for topic in (debits, credits_):
+                await producer.send_and_wait(topic, b"payment-%d" % number, partition=0)
+            await (producer.abort_transaction() if number in aborted else producer.commit_transaction())
+    stage.step(f"{MIRRORED} payments written, {len(aborted)} of them aborted; starting a second cluster of one broker")
+    second = LocalKafka(stage.directory / "second", 1, heap_mb=256)
+    stage.resources.callback(second.kill)
+    await asyncio.to_thread(second.start)
+    await asyncio.to_thread(second.wait_ready, 90)
+    async with Cluster(second.bootstrap_servers) as cluster:
+        await create_topic(cluster, debits, 1)
+        await create_topic(cluster, credits_, 1, configs={"max.message.bytes": "10"})
+    async with RawProducer(second.bootstrap_servers) as client:
+        refused = (await client.produce(credits_, [b"payment"])).error
+    if not refused:
+        raise NoEvidenceError(f"the second cluster takes records of {credits_}")
+    stage.evidence("records of one topic refused", f"the second cluster's broker answers {refused} for {credits_}")
+    mirroring = mirror(stage.bootstrap_servers, second.bootstrap_servers, [debits, credits_], stage.directory)
+    stage.resources.callback(mirroring.kill)
+    mirroring.start()
+    await _copied(second.bootstrap_servers, debits, MIRRORED, mirroring)
+    there = [await values_of(second.bootstrap_servers, topic) for topic in (debits, credits_)]
+    here = [await values_of(stage.bootstrap_servers, topic) for topic in (debits, credits_)]
+    stage.journal.records = sum(map(len, (*here, *there)))
+    stage.expect("first cluster: payments", len(here[0]), MIRRORED - len(aborted))
+    stage.expect("first cluster: debits and credits that lack the other", set(here[0]) ^ set(here[1]), set())
+    stage.step("the second cluster reconciled with the first, payment by payment")
+    committed = set(here[0])
+    stage.anomaly(Anomaly.ABORTED_READ, [f"{one.decode()} in {debits}" for one in there[0] if one not in committed])
+    torn = sorted(committed & (set(there[0]) ^ set(there[1])))
+    stage.anomaly(Anomaly.TORN, [f"{one.decode()}: of debit and credit one is there" for one in torn])
+
+
+async def _copied(brokers: str, topic: str, count: int, mirroring: ManagedProcess) -> None:
+    """Wait until a topic has so many records.
+
+    Raises:
+        NoEvidenceError: MirrorMaker has ended before; the message has the end of its log.
+    """
+    while len(await values_of(brokers, topic)) < count:
+        if not mirroring.running:
+            raise NoEvidenceError(f"MirrorMaker ended with {mirroring.returncode}:\n{mirroring.log_tail()}")
+        await asyncio.sleep(_POLL_S)
 
 
 @drill(
