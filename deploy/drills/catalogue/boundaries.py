@@ -1,4 +1,4 @@
-"""C5 to C7: what transactions do not cover: databases, other clusters, and subscribers outside of them."""
+"""C4 to C7: what transactions do not cover: databases, other clusters, and subscribers outside of them."""
 
 import asyncio
 import signal
@@ -10,22 +10,103 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy import PROJECT_ROOT
+from deploy.demo import opinions
 from deploy.drills.clients.raw import RawProducer, values_of
 from deploy.drills.clients.stock import stock_producer
 from deploy.drills.clients.subscriber import COMMIT_EVERY, distinct
-from deploy.drills.drill import Anomaly, drill
+from deploy.drills.drill import Anomaly, Needs, drill
 from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.faults.processes import Kill
+from deploy.drills.judge import verified
 from deploy.drills.mirror import mirror
 from deploy.drills.stage import Stage, until
+from deploy.drills.workload import flowing
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.process import ManagedProcess
+from deploy.local.supervisor.component import Component
+from deploy.local.supervisor.topology import VIEW
+from shared.eos import crash
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.headers import SOURCE, header
+from shared.events.postings import Posting, decode_ledger_event
 from shared.kafka.admin.scratch import create_topic
 from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.reader import read_topics
 
 MIRRORED: Final = 40
 PATIENT_MS: Final = 20_000
 """For requests of transactions: an EndTxn that is repeated late ends the next transaction."""
 _POLL_S: Final = 0.2
+
+
+@drill(
+    "C4",
+    "view-killed-while-it-writes",
+    "The view has each posting once, wherever it is killed: rows and offsets are in one database transaction",
+    needs=Needs.SERVICES,
+    tags=["view", "crash"],
+    within_s=240,
+    reading=["services/balances/README.md", "docs/adr/0012-view.md"],
+)
+async def view_killed_while_it_writes(stage: Stage) -> None:
+    """Kill the view before and after its database commits, while it takes its partitions over, and at a random moment
+    under load. It begins again at the offset in the database. Then the number of postings that its database counts for
+    each account is compared with ledger.postings, and its balances with those that `once verify` folds.
+    """
+    view = stage.target.component(VIEW)
+    async with flowing(stage, 50):
+        for point in crash.VIEW_POINTS:
+            await _die_at(stage, view, f"{point}=kill:{1 if point == crash.TAKING_OVER else 2}")
+        await stage.target.ready(VIEW)
+        await asyncio.sleep(stage.random.random())  # the claim is about any moment
+        async with stage.fault(Kill(VIEW)):
+            pass
+    verdict = await verified(stage, at_least=stage.journal.records)
+    viewed = await opinions.view(view.endpoint)
+    stage.expect("digest of the view's balances", viewed.balances, verdict.balances_digest)
+    posted, counted = await _posted(stage), _counted(stage.target.directory / "data" / "view" / "balances.sqlite")
+    stage.expect("postings counted, over all accounts", counted.total(), posted.total())
+    stage.anomaly(Anomaly.LOSS, [f"{one}: {posted[one]} postings, {counted[one]} counted" for one in posted - counted])
+    more = [f"{one}: {posted[one]} postings, {counted[one]} counted" for one in counted - posted]
+    stage.anomaly(Anomaly.DUPLICATE, more)
+
+
+async def _die_at(stage: Stage, service: Component, point: str) -> None:
+    """Start a service of the stack again with a crash point, and wait until it has died there."""
+    restarts, environment = service.restarts, service.process.env
+    environment["ONCE_CRASH_POINT"] = point
+    try:
+        service.kill()
+        await until(lambda: service.restarts > restarts and not service.process.running, f"{point} is reached", 90.0)
+    finally:
+        del environment["ONCE_CRASH_POINT"]
+    if service.process.returncode != -signal.SIGKILL:
+        raise NoEvidenceError(f"{service.name} ended with {service.process.returncode}, not at {point}")
+    stage.step(f"{service.name} died at {point}")
+    stage.evidence(f"SIGKILL of {service.name} at {point}", f"it ended by signal 9, {service.restarts} restarts so far")
+
+
+async def _posted(stage: Stage) -> Counter[str]:
+    """Count the postings of each account and currency in ledger.postings; a repeated source counts once."""
+    found: Counter[str] = Counter()
+    sources: set[tuple[int, bytes]] = set()
+
+    def take(_topic: str, partition: int, records: list[Record]) -> None:
+        for record in records:
+            source = partition, header(record.headers, SOURCE) or b""
+            event = decode_ledger_event(record.value or b"")
+            if source not in sources and isinstance(event, Posting):
+                found.update({f"{entry.account} {entry.currency}" for entry in event.entries})
+            sources.add(source)
+
+    await read_topics(stage.access, [LEDGER_POSTINGS], take)
+    return found
+
+
+def _counted(path: Path) -> Counter[str]:
+    """Return the postings that the view's database counts for each account and currency."""
+    return Counter(dict(_rows(path, "SELECT account || ' ' || currency, postings FROM balances")))
 
 
 @drill(
