@@ -64,6 +64,7 @@ class Registers:
         for reader in READERS:
             for _ in range(2):
                 self._poll(reader)
+        self.history.is_complete = True
         self.history.log = [value for partition in range(PARTITIONS) for value in self._visible(partition, 0)]
         return self.history
 

@@ -167,7 +167,7 @@ def _precommitted_reads(of: _Indexed) -> Iterator[str]:
 
 def _lost_writes(of: _Indexed) -> Iterator[str]:
     for one in of.transactions.values():
-        if one.fate is Fate.COMMITTED:
+        if one.fate is Fate.COMMITTED and of.history.is_complete:
             for value in one.values:
                 if value.value not in of.in_log:
                     yield f"{value.value} on partition {value.partition}: {_transaction(one)} was committed"

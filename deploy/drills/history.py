@@ -75,8 +75,10 @@ class History(msgspec.Struct):
 
     Attributes:
         log: the values of all partitions, read read_committed when everything was healed and no transaction was open.
+        is_complete: whether that was done. A history that was broken off shows no loss.
     """
 
     events: list[Event] = []
     looks: list[Look] = []
     log: list[Value] = []
+    is_complete: bool = False

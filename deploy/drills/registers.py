@@ -95,6 +95,7 @@ class Registers:
                     writer.cancel()
                 await asyncio.wait(writers)
         await read_topics(self._access, [self._topic], self._take)
+        self.history.is_complete = True
 
     def committed(self) -> int:
         """Return how many transactions were committed so far."""

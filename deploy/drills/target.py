@@ -39,12 +39,14 @@ class Target:
     Attributes:
         name: LOCAL or SECURE.
         taken: components that a fault has taken away or paused, by name.
+        healthy_s: seconds that it may take to become healthy.
     """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.name = LOCAL if stack.access.tls is None else SECURE
         self.taken: set[str] = set()
+        self.healthy_s = HEALTHY_S
 
     @property
     def access(self) -> Access:
@@ -151,7 +153,7 @@ class Target:
         """Bring back everything that was taken away, and wait until the target is as it was started.
 
         Raises:
-            StackNotReadyError, KafkaNotReadyError: not so within 90 s.
+            StackNotReadyError, KafkaNotReadyError: not so within `healthy_s` seconds.
         """
         for name in sorted(self.taken):
             self.bring_back(name)
@@ -160,8 +162,8 @@ class Target:
 
     async def settle(self) -> None:
         """Wait until every component is ready, and every replica in sync; raises as `heal`."""
-        await asyncio.to_thread(self.stack.wait_ready, HEALTHY_S)
-        await asyncio.to_thread(self.stack.kafka.wait_in_sync, HEALTHY_S)
+        await asyncio.to_thread(self.stack.wait_ready, self.healthy_s)
+        await asyncio.to_thread(self.stack.kafka.wait_in_sync, self.healthy_s)
 
     async def ready(self, name: str, within_s: float = HEALTHY_S) -> float:
         """Wait until a component is ready.

@@ -260,10 +260,17 @@ def _transaction(process: str, number: int, end: Type | None) -> list[Event]:
     return [*appended, *ended, *([Event(0.0, process, end, Function.COMMIT, transaction=number)] if end else [])]
 
 
+def test_a_history_that_was_broken_off_shows_no_loss() -> None:
+    events = _transaction("w", 1, Type.OK)
+    assert check(History(events), stall_s=1.0) == {}
+    found = check(History(events, is_complete=True), stall_s=1.0)
+    assert found == {Anomaly.LOSS: ["1 on partition 0: transaction 1 of w was committed"]}
+
+
 def test_a_commit_without_an_answer_may_have_taken_effect_or_not() -> None:
     events = _transaction("w", 1, Type.INFO)
     for log in ([], [Value(0, 1, 0)]):
-        assert check(History(events, log=log), stall_s=1.0) == {}
+        assert check(History(events, log=log, is_complete=True), stall_s=1.0) == {}
     assert fates(History(events)) == {Fate.COMMITTED: 0, Fate.ABORTED: 0, Fate.UNKNOWN: 1}
 
 
