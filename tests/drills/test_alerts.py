@@ -32,6 +32,7 @@ def test_the_alert_fires_on_its_fault_and_is_silent_again(alert: str, results: d
     assert seen(result, f"seconds until {alert} was silent again") is not None
     assert result.journal.faults
     assert result.journal.faults[0].healed_s is not None
+    assert result.journal.records > 0
 
 
 def seen(result: Result, what: str) -> str | None:

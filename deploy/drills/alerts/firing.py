@@ -88,7 +88,7 @@ class _Firing:
         before = f"seconds until {alert.name} was silent before"
         if not await self._in_time(self._quiet(time.monotonic()), before, SILENT_S):
             return
-        begun_s, paid = time.monotonic(), site.paid
+        begun_s = time.monotonic()
         async with stage.fault(_OnSite(alert.fault(), site, alert.does.removesuffix("."))):
             await self._fire(begun_s, time.monotonic())
             if alert.ends_itself and self._spell is not None:
@@ -96,7 +96,7 @@ class _Firing:
         self._healed_s = time.monotonic()
         await site.settle()
         await self._prove()
-        stage.journal.records = site.paid - paid
+        stage.journal.records = site.paid
         if self._spell is not None and not alert.ends_itself:
             stage.later(self._resolve_healed)
 
@@ -111,7 +111,7 @@ class _Firing:
         await self._in_time(firing, f"seconds until {alert.name} fired", alert.within_s)
         if self._spell is not None:
             self._stage.step(f"the alert says: {self._spell.annotations.get('summary', '')}")
-            self._stage.expect("faults in its labels and texts", faults_in(self._spell), [])
+            self._stage.expect("what is wrong in its labels and texts", faults_in(self._spell), [])
 
     async def _prove(self) -> None:
         found = ""
