@@ -42,6 +42,7 @@ class StoppedUnderLoad:
     """
 
     def __init__(self, component: str) -> None:
+        self._component = component
         self._pause = Pause(component)
 
     async def inject(self, site: Site) -> str:
@@ -51,8 +52,9 @@ class StoppedUnderLoad:
 
     async def heal(self, site: Site) -> None:
         """See `SiteFault.heal`."""
-        await self._pause.heal(site)
-        await site.stop_load()
+        if self._component in site.taken:
+            site.bring_back(self._component)
+        await site.stop_load()  # before services must be ready: they have enough to catch up with
 
 
 class LateWork:

@@ -27,12 +27,14 @@ from shared.events.catalogue import PAYMENTS_ACCEPTED, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.headers import Coordinates, Headers
 from shared.events.partitions import partition_for
+from shared.kafka.admin.groups import DrainTimeoutError, wait_drained
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from shared.settings import InstallationSettings
 
 READY_S: Final = 120.0
+DRAINED_S: Final = 120.0
 _SHOWN: Final = 5
 PARTITIONS: Final = InstallationSettings.partitions
 
@@ -114,12 +116,18 @@ class Site(Target):
         await self.ready(name, READY_S)
 
     async def heal(self) -> None:
-        """End every load too; see `Target.heal`."""
+        """End every load too, and wait until the pipeline has drained; see `Target.heal`."""
         await super().heal()
         try:
             await self.stop_load()
-        except KafkaUnavailableError as error:
-            raise StackNotReadyError(f"not all payments of a load were taken: {error}") from error
+            await wait_drained(self.access, deadline_s=DRAINED_S)
+        except (KafkaUnavailableError, DrainTimeoutError) as error:
+            raise StackNotReadyError(f"the next drill would find work of this one: {error}") from error
+
+    async def settle(self) -> None:
+        """Wait for every component and replica as `Target.settle` does, but longer: services have work to catch up."""
+        await asyncio.to_thread(self.stack.wait_ready, READY_S)
+        await asyncio.to_thread(self.kafka.wait_in_sync, READY_S)
 
     # Payments and records
 
@@ -238,7 +246,7 @@ class Site(Target):
                 (verdict.lost, verdict.duplicated, verdict.torn, verdict.drift_minor),
                 (0, 0, 0, 0),
             ),
-            "violations": (verdict.violations_total, len(self._copies)),
+            "violations with a place": (len(verdict.violations), verdict.violations_total),
             "places of violations": (sorted(places)[:_SHOWN], sorted(self._copies)[:_SHOWN]),
         }
         found = [
