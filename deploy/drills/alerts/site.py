@@ -27,8 +27,8 @@ from shared.events.catalogue import PAYMENTS_ACCEPTED, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.headers import Coordinates, Headers
 from shared.events.partitions import partition_for
-from shared.kafka.admin.groups import DrainTimeoutError, wait_drained
-from shared.kafka.client.errors import KafkaUnavailableError
+from shared.kafka.admin.groups import wait_drained
+from shared.kafka.client.errors import DrainTimeoutError, KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
 from shared.settings import InstallationSettings
