@@ -92,6 +92,7 @@ RECORDS: Final = 10
     targets=[LOCAL, SECURE],
     tags=["brokers", "transactions"],
     within_s=180.0,
+    quick=True,
     reading=["KIP-98", "docs/upstream.md"],
 )
 async def coordinator_dies_after_prepare_commit(stage: Stage) -> None:

@@ -193,6 +193,7 @@ async def lost_answer_of_a_sink(stage: Stage) -> None:
     "A lost Redis stops all calls until it is rebuilt from effects.results; no effect is made twice",
     tags=["effects", "redis"],
     within_s=120,
+    quick=True,
     reading=[_OUTBOX, "docs/redis-access.md"],
 )
 async def redis_lost(stage: Stage) -> None:

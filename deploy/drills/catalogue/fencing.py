@@ -60,6 +60,7 @@ async def _wake_a_zombie(
     "A process that was paused past its session is fenced when it wakes up, and nothing of it becomes visible",
     tags=["processes", "fencing", "transactions"],
     within_s=150,
+    quick=True,
     reading=[KIP_447, "docs/adr/0021-transaction-per-instance.md", "docs/adr/0022-membership.md"],
 )
 async def zombie_wakes_up(stage: Stage) -> None:
