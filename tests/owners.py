@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+from deploy.drills.tearing import OFFSETS, commit_parts, open_transaction
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
 from shared.eos.store import Table
@@ -13,7 +14,6 @@ from shared.kafka.runtime.scope import TransactionScope, now_ms
 from shared.kafka.runtime.task import Task
 from shared.kafka.runtime.transaction_requests import GroupMember
 from shared.settings import RuntimeSettings
-from tests.torn import OFFSETS, commit_parts, open_transaction
 
 INPUT = catalogue.LEDGER_TRANSFERS
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from deploy.drills.sinks.receiver import Faults, Mode
+from deploy.drills.tearing import OFFSETS, commit_parts, holding, is_held, open_transaction
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
@@ -14,11 +15,10 @@ from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics, stable_offsets
-from tests.harness import Service
+from tests.harness import Service, wait_until
 from tests.outbox import World
 from tests.partitions import PARTITIONS, partition_for
 from tests.proof import assert_exactly_once, send_raw, verdict
-from tests.torn import OFFSETS, commit_parts, holding, open_transaction, wait_held
 
 DRAINED_S = 120.0  # a service may have to be started again first
 PAYMENTS = 3  # of each debtor in a round
@@ -220,7 +220,7 @@ class Pipeline:
         held = holding(self.make(torn.service), {partition: end - 1 for (_, partition), end in ends.items()})
         held.start()
         try:
-            wait_held(held, torn.topic, range(PARTITIONS))
+            wait_until(lambda: is_held(held, torn.topic, range(PARTITIONS)), f"{torn.service} held")
             async with Brokers(self.brokers) as brokers:
                 if torn.service == "outbox":
                     for partition, row in enumerate(rows):

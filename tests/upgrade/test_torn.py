@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
+from deploy.drills.tearing import commit_parts, open_transaction
 from deploy.local.process import ManagedProcess
 from shared.eos import crash
 from shared.eos.errors import EXIT_FENCED
@@ -17,7 +18,6 @@ from tests.partitions import PARTITIONS
 from tests.proof import send_raw
 from tests.tearing import CREDITORS, payment
 from tests.tiers import full
-from tests.torn import commit_parts, open_transaction
 from tests.upgrade.installation import Installation, Version
 
 pytestmark = [pytest.mark.timeout(300), full]

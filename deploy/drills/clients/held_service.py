@@ -1,4 +1,4 @@
-"""A service whose scopes stop for ever between the offsets and EndTxn; `tests.torn` runs and kills it.
+"""A service whose scopes stop for ever between the offsets and EndTxn. `deploy.drills.tearing` starts it.
 
 It is the shipped service, except that a transaction which reaches the given input offset is never ended.
 """
@@ -38,7 +38,7 @@ def hold(until: dict[int, int]) -> None:
             await asyncio.Event().wait()
         await commit(self)
 
-    work = PipelineWorker._work
+    work = PipelineWorker._work  # noqa: SLF001 # the fault is injected where it happens
 
     async def working(self: PipelineWorker) -> None:
         """Begin when all input is there: an instance's transaction then has all of it."""
@@ -48,7 +48,7 @@ def hold(until: dict[int, int]) -> None:
             await asyncio.sleep(LOOK_S)
 
     patched_worker: Any = PipelineWorker
-    patched_worker._work = working
+    patched_worker._work = working  # noqa: SLF001 # likewise
     patched: Any = TransactionalProducer
     patched.send_offsets, patched.commit = sending, committing
 
