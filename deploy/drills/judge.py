@@ -5,13 +5,13 @@ Commits are read from the logs: a transaction's marker carries the time at which
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from deploy.checkers.audit import IDENTITY_WINDOW
 from deploy.checkers.cover import REVERSAL_WINDOW
-from deploy.checkers.verdict import PASS, Kind, Verdict
+from deploy.checkers.verdict import PASS, Kind, Verdict, Violation
 from deploy.drills.drill import Anomaly
 from deploy.drills.stage import Stage
 from deploy.verification import verify_cluster
@@ -19,6 +19,8 @@ from shared.kafka.client.batches import Batch, Marker, pages
 from shared.kafka.client.cluster import LATEST, Cluster, Target
 
 DRAINED_S: Final = 60.0
+KEPT_MAX: Final = 10_000
+"""Violations of which the anomalies are made."""
 _POLL_S: Final = 0.2
 
 ANOMALY_OF: Final = {
@@ -69,6 +71,7 @@ async def verified(
         identity_window=identity_window,
         reversal_window=reversal_window,
         file_sinks=sinks if sinks.is_dir() else None,
+        violations_kept=KEPT_MAX,
         on_note=stage.step,
     )
     stage.expect("verdict of `once verify`", verdict.verdict, expected)
@@ -77,14 +80,17 @@ async def verified(
     )
     if expected == PASS:
         stage.expect("violations", verdict.kinds, {})
-    for anomaly, where in _anomalies(verdict).items():
+    else:
+        stage.step(f"violations: {', '.join(f'{kind} {count}' for kind, count in verdict.kinds.items())}")
+    for anomaly, where in anomalies_of(verdict.violations).items():
         stage.anomaly(anomaly, where)
     return verdict
 
 
-def _anomalies(verdict: Verdict) -> dict[Anomaly, list[str]]:
+def anomalies_of(violations: Iterable[Violation]) -> dict[Anomaly, list[str]]:
+    """Return violations that are anomalies of delivery, as texts by anomaly. Pure."""
     found: dict[Anomaly, list[str]] = {}
-    for violation in verdict.violations:
+    for violation in violations:
         anomaly = ANOMALY_OF.get(Kind(violation.kind))
         if anomaly is not None:
             found.setdefault(anomaly, []).append(f"{violation.kind} {violation.where}")
@@ -146,20 +152,35 @@ async def next_commits(stage: Stage, since: Mark, at_ms: int) -> dict[Target, fl
         at_ms: milliseconds since 1970 UTC.
     """
     found: dict[Target, float] = {}
-    async with Cluster(stage.access) as cluster:
-        targets = await cluster.partitions({topic for topic, _ in since.ends})
-        now = await cluster.offsets(targets, LATEST)
-        later: dict[Target, set[int]] = {target: set() for target in since.ends}
-        async with aclosing(pages(cluster, since.ends, ends=now, committed=False)) as read:
-            async for page in read:
-                for batch in page.batches:
-                    if page.target not in found and _commits(batch, at_ms, later[page.target]):
-                        found[page.target] = (batch.timestamp_ms - at_ms) / 1000
+    later: dict[Target, set[int]] = {target: set() for target in since.ends}
+    async for target, batch in _batches(stage, since):
+        if target not in found and is_commit(batch, at_ms, later[target]):
+            found[target] = (batch.timestamp_ms - at_ms) / 1000
     return found
 
 
-def _commits(batch: Batch, at_ms: int, later: set[int]) -> bool:
-    """Whether a batch is the commit of records made after a time; `later` has the producers of such records."""
+async def commit_times(stage: Stage, since: Mark) -> list[int]:
+    """Return the times of all COMMIT markers since then, ascending, in milliseconds since 1970 UTC."""
+    return sorted([batch.timestamp_ms async for _, batch in _batches(stage, since) if batch.marker is Marker.COMMIT])
+
+
+async def _batches(stage: Stage, since: Mark) -> AsyncIterator[tuple[Target, Batch]]:
+    """Read all batches since then, markers included."""
+    async with Cluster(stage.access) as cluster:
+        targets = await cluster.partitions({topic for topic, _ in since.ends})
+        now = await cluster.offsets(targets, LATEST)
+        async with aclosing(pages(cluster, since.ends, ends=now, committed=False)) as read:
+            async for page in read:
+                for batch in page.batches:
+                    yield page.target, batch
+
+
+def is_commit(batch: Batch, at_ms: int, later: set[int]) -> bool:
+    """Whether a batch is the commit of records made after a time. Pure.
+
+    Args:
+        later: the producers of such records in open transactions; it is brought up to date.
+    """
     if not batch.is_control:
         if batch.is_transactional and batch.timestamp_ms > at_ms:
             later.add(batch.producer_id)
