@@ -1,42 +1,41 @@
 """B and E: brokers that die, by role, and what successor coordinators hold."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
 from typing import Final
 
+import msgspec
+
+from deploy.checkers.verdict import FAIL
 from deploy.drills.clients.raw import log_of, values_of
-from deploy.drills.drill import LOCAL, SECURE, Needs, drill
+from deploy.drills.drill import LOCAL, SECURE, Anomaly, Needs, drill
+from deploy.drills.faults.configs import TopicConfig
 from deploy.drills.faults.processes import TakeAway
 from deploy.drills.hops import until_settled
-from deploy.drills.judge import mark, now_ms, progress, verified
+from deploy.drills.judge import mark, next_commits, now_ms, progress, verified
 from deploy.drills.producers import producer, put
+from deploy.drills.recovery import failover_bound_s, roles
+from deploy.drills.run import started
+from deploy.drills.service import Service
 from deploy.drills.stage import Stage, until
 from deploy.drills.target import NoSuchRoleError
-from deploy.drills.workload import flowing
-from deploy.local.kafka.broker_config import SESSION_TIMEOUT_MS
-from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
-from shared.kafka.admin.transactions import describe
+from deploy.drills.tearing import commit_parts, holding, is_held, open_transaction
+from deploy.drills.workload import flowing, pay
+from deploy.repairs.run import Repair
+from shared.events.catalogue import (
+    LEDGER_BALANCES,
+    LEDGER_POSTINGS,
+    LEDGER_TRANSFERS,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_IDENTITIES,
+)
+from shared.kafka.admin.groups import PIPELINE, wait_drained
+from shared.kafka.admin.topics import set_group_offsets
+from shared.kafka.admin.transaction_state import STATE_TOPIC
+from shared.kafka.admin.transactions import describe, error_of
 from shared.kafka.client.batches import Marker
 from shared.kafka.client.brokers import Brokers
-
-QUORUM_S: Final = 3.0
-"""controller.quorum.fetch.timeout.ms, 2 s, and a backoff of at most controller.quorum.election.backoff.max.ms, 1 s."""
-WORK_S: Final = 3.0
-"""Allowed for loading a coordinator's log, the clients' backoff and the work that has waited, on idle cores."""
-WORK_FACTOR: Final = 10
-"""The same on busy cores, as a multiple of the time between commits without a fault."""
-
-
-async def failover_bound_s(stage: Stage, broker: str, usual_s: float) -> float:
-    """Return the seconds within which commits must resume when a broker dies, by the brokers' settings.
-
-    It is fenced after broker.session.timeout.ms. If it was the controller, the others elect one first, which then
-    counts that time from its election.
-
-    Args:
-        usual_s: to the next commit without a fault.
-    """
-    quorum_s = QUORUM_S if broker == await stage.target.controller() else 0.0
-    return round(SESSION_TIMEOUT_MS / 1000 + quorum_s + max(WORK_S, WORK_FACTOR * usual_s), 1)
+from shared.kafka.client.reader import stable_offsets
+from shared.kafka.client.requests import Request
 
 
 @drill(
@@ -54,18 +53,12 @@ async def broker_killed_by_role(stage: Stage) -> None:
     group coordinator, and the controller. Each stays away until the ledger has committed records that were made after
     the kill. The table has the seconds to that commit, and the bound.
     """
-    target = stage.target
     topics = [PAYMENTS_ACCEPTED, LEDGER_TRANSFERS, LEDGER_POSTINGS]
-    roles: list[tuple[str, Callable[[], Awaitable[str]], int | None]] = [
-        ("partition leader", lambda: target.leader(LEDGER_POSTINGS, 0), 0),
-        ("transaction coordinator", lambda: target.transaction_coordinator("ledger-0"), None),
-        ("group coordinator", lambda: target.group_coordinator("ledger"), None),
-        ("controller", target.controller, None),
-    ]
     rows = stage.journal.tables["seconds to the next commit, by role"] = []
     async with flowing(stage, per_s=40):
-        for role, find, partition in roles:
+        for role, find in roles(stage).items():
             broker = await find()
+            partition = 0 if broker == await stage.target.leader(LEDGER_POSTINGS, 0) else None
             since = await mark(stage, topics)
             usual_s = await progress(stage, since, since.at_ms, LEDGER_POSTINGS, partition)
             bound_s = await failover_bound_s(stage, broker, usual_s)
@@ -150,3 +143,143 @@ async def _state(stage: Stage, coordinator: str, transactional_id: str) -> str:
         await brokers.view([])
         [found] = await describe(brokers, int(coordinator.removeprefix("broker-")), [transactional_id])
     return found.state
+
+
+@drill(
+    "E6",
+    "transaction-log-under-min-isr",
+    "While the transaction log has too few replicas in sync, no transaction begins or ends, and nothing is lost",
+    needs=Needs.SERVICES,
+    targets=[LOCAL, SECURE],
+    tags=["brokers", "configuration"],
+    within_s=240.0,
+    reading=["docs/runbooks/PartitionsUnderMinIsr.md", "docs/adr/0004-unknown-outcomes.md"],
+)
+async def transaction_log_under_min_isr(stage: Stage) -> None:
+    """Under load, __transaction_state gets min.insync.replicas=3, and a broker that is not the controller is taken
+    away. No coordinator can append a state: a new producer is refused, and no transaction begins or ends, while
+    payments still come in. When the broker is back the services go on by themselves.
+    """
+    target = stage.target
+    away = (await target.other_brokers(await target.controller()))[0]
+    short = stage.fault(TopicConfig(STATE_TOPIC, "min.insync.replicas", "3"))
+    async with flowing(stage, per_s=40) as load, short, stage.fault(TakeAway(away)):
+        await until(lambda: _in_sync_max(stage, STATE_TOPIC) == 2, f"{STATE_TOPIC} has two replicas in sync")
+        refused_ms = now_ms()
+        since = await mark(stage, [PAYMENTS_IDENTITIES, LEDGER_BALANCES])
+        stage.expect("answer to InitProducerId", await _init_error(stage), "CoordinatorNotAvailableError")
+        sent = load.sent
+        await until(lambda: load.sent >= sent + 200, "further payments come in")
+        stage.expect("commits meanwhile", await next_commits(stage, since, refused_ms), {})
+        stage.step(f"start {away} again")
+        back_ms = now_ms()
+        target.bring_back(away)
+        seconds = await progress(stage, since, back_ms, LEDGER_BALANCES, within_s=120.0)
+        stage.step(f"{seconds} s after the broker was started the ledger committed again")
+    await verified(stage, at_least=stage.journal.records)
+
+
+def _in_sync_max(stage: Stage, topic: str) -> int:
+    return max(len(part.isr) for part in stage.target.view().partitions if part.topic == topic)
+
+
+async def _init_error(stage: Stage) -> str:
+    """Return a coordinator's answer to InitProducerId of a new transactional.id: an error by Kafka's name."""
+    name = f"{stage.name}-new"
+    node_id = int((await stage.target.transaction_coordinator(name)).removeprefix("broker-"))
+    values = {"TransactionalId": name, "TransactionTimeoutMs": 60_000, "ProducerId": -1, "ProducerEpoch": -1}
+    async with Brokers(stage.access) as brokers:
+        await brokers.view([])
+        return error_of((await brokers.ask(node_id, Request("InitProducerId", 4, values)))["ErrorCode"])
+
+
+TORN_PAYMENTS: Final = 60
+OPERATOR: Final = "drill"
+STAGES: Final = ("ingest", "transform", "ledger", "outbox")
+
+
+@drill(
+    "E12",
+    "torn-transaction",
+    "A torn transaction is completed by its new owner; what none completed is named, and `once repair` writes it",
+    needs=Needs.OWN,
+    control=[Anomaly.LOSS, Anomaly.TORN],
+    tags=["processes", "transactions"],
+    within_s=600.0,
+    reading=["docs/upstream.md", "docs/adr/0014-torn-transactions.md", "docs/repair.md"],
+)
+async def torn_transaction(stage: Stage) -> None:
+    """The ledger is held between its offsets and EndTxn, and is killed. Some partitions of its transaction get a COMMIT
+    marker past its coordinator, which aborts the others: so did brokers of which two of three had died. The new owner
+    finds one COMMIT and completes the transaction. Control: the same again, but an operator sets the group's offsets
+    by hand, so that no owner completes it. `once verify` names what is missing, and `once repair` writes exactly that.
+    """
+    stage.target = await stage.resources.enter_async_context(started(stage.directory, STAGES))
+    await pay(stage, TORN_PAYMENTS)
+    await verified(stage, at_least=TORN_PAYMENTS)
+    stage.step("with protection: the new owner decides by the markers")
+    await _tear(stage)
+    await verified(stage, at_least=2 * TORN_PAYMENTS)
+    completed = _logged(stage, "torn transaction completed")
+    stage.expect_that("torn transactions completed, by partition", len(completed), "at least 1", holds=bool(completed))
+    stage.step("control: an operator sets the offsets before the new owner starts")
+    await _tear(stage, skipped=True)
+    missing = await verified(stage, at_least=3 * TORN_PAYMENTS, expected=FAIL)
+    report = await Repair(stage.access, OPERATOR, dry_run=False, deadline_s=120.0, on_note=stage.step).run()
+    records = sum(sum(scope.records.values()) for scope in report.scopes)
+    stage.journal.tables["what `once repair` wrote"] = [
+        {
+            "service": one.service,
+            "partition": one.partition,
+            "inputs": len(one.inputs),
+            "records": sum(one.records.values()),
+        }
+        for one in report.scopes
+    ]
+    stage.expect_that("records written by `once repair`", records, "at least 1", holds=records > 0)
+    stage.expect_that("postings without their legs", missing.torn, "at least 1", holds=missing.torn > 0)
+    stage.expect("left by `once repair`", [one.kind for one in report.left] + report.failed, [])
+    await verified(stage, at_least=3 * TORN_PAYMENTS)
+
+
+async def _tear(stage: Stage, *, skipped: bool = False) -> None:
+    """Hold the ledger in a transaction over new payments, commit its postings only, kill it, and start a new owner.
+
+    Args:
+        skipped: whether the group's offsets are set to the end of the input before the new owner starts.
+    """
+    target = stage.target
+    await asyncio.to_thread(target.stop, "ledger")
+    await pay(stage, TORN_PAYMENTS)
+    await wait_drained(stage.access, deadline_s=90, pipeline=PIPELINE[:2])
+    stable = await stable_offsets(stage.access, [LEDGER_TRANSFERS])
+    ends = {partition: end for (_, partition), end in stable.items()}
+    with_input = {partition: end - 1 for partition, end in ends.items() if end}  # the last offset may be a marker
+    held = holding(Service("ledger", stage.bootstrap_servers, stage.directory), with_input)
+    stage.resources.callback(held.process.kill)
+    held.start()
+    await until(lambda: is_held(held, LEDGER_TRANSFERS, with_input), "the ledger is held in its transaction", 60)
+    async with Brokers(stage.access) as brokers:
+        transaction = await open_transaction(brokers, "ledger-0")
+        parts = [part for part in transaction.partitions if part[0] == LEDGER_POSTINGS]
+        await commit_parts(brokers, transaction, parts)
+    held.kill()
+    others = len(transaction.partitions) - len(parts)
+    stage.evidence(
+        "transaction torn", f"COMMIT on {len(parts)} partitions of {LEDGER_POSTINGS}, and on {others} others none"
+    )
+    if skipped:
+        await set_group_offsets(stage.access, "ledger", LEDGER_TRANSFERS, ends)
+        stage.evidence("offsets set by hand", f"group ledger is at the end of {LEDGER_TRANSFERS}")
+    target.bring_back("ledger")
+    await target.ready("ledger")
+
+
+def _logged(stage: Stage, event: str) -> list[dict[str, object]]:
+    """Return what the supervised ledger has logged of an event."""
+    lines = stage.target.component("ledger").process.log_path.read_text().splitlines()
+    return [
+        line
+        for line in map(msgspec.json.decode, (one for one in lines if one.startswith("{")))
+        if line["event"] == event
+    ]

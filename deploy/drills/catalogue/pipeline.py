@@ -1,10 +1,11 @@
 """B and E: consume-transform-produce programs under crashes, storms and replays."""
 
+import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -17,29 +18,37 @@ from deploy.drills.drill import LOCAL, SECURE, Anomaly, Needs, Series, drill
 from deploy.drills.faults.configs import TopicConfig
 from deploy.drills.faults.offsets import Rewind
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.judge import verified
+from deploy.drills.judge import commit_times, mark, verified
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.rules import Drop, Part, Rule
+from deploy.drills.service import Service
 from deploy.drills.stage import Stage, eventually
-from deploy.drills.workload import pay, payments, send_raw, subscribed
+from deploy.drills.workload import flowing, pay, payments, send_raw, subscribed
+from deploy.local.ports import free_ports
 from deploy.local.process import ManagedProcess
 from shared.eos.errors import AbortableError
 from shared.eos.records import Record
 from shared.events.catalogue import (
     EFFECTS_REQUESTS,
+    LEDGER_BALANCES,
     LEDGER_POSTINGS,
     LEDGER_TRANSFERS,
     PAYMENTS_ACCEPTED,
     PAYMENTS_DEAD_LETTER,
     PAYMENTS_DEDUPLICATED,
     PAYMENTS_RAW,
+    own_topic,
 )
 from shared.events.headers import REASON, header
-from shared.kafka.admin.groups import PIPELINE
+from shared.kafka.admin.groups import PIPELINE, Groups, wait_drained
+from shared.kafka.admin.topics import ensure_topics
+from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, partition_count, read_topics
 
 RECORDS: Final = 30
+STORM: Final = 6
+"""Instances that come and go."""
 
 
 class Semantics(NamedTuple):
@@ -103,11 +112,7 @@ async def _crash(stage: Stage, semantics: Semantics) -> tuple[list[bytes], list[
     source, sink = await stage.topic(), await stage.topic()
     group = f"{stage.name}-{semantics.program}"
     module = f"deploy.drills.clients.{semantics.program}"
-    argv = [sys.executable, "-m", module, proxy.bootstrap_servers, source, sink, group]
-    process = ManagedProcess(
-        semantics.program, argv, {}, stage.directory / f"{semantics.program}.log", cwd=PROJECT_ROOT
-    )
-    stage.resources.callback(process.kill)
+    process = _program(stage, module, {}, proxy.bootstrap_servers, source, sink, group)
     stage.step(f"{semantics.program} copies {RECORDS} records")
     process.start()
     first = await _write(stage, source, "before")
@@ -318,3 +323,161 @@ async def _since(stage: Stage, topic: str, since: dict[tuple[str, int], int]) ->
     found: list[Record] = []
     await read_topics(stage.access, [topic], lambda _topic, _partition, records: found.extend(records), start=since)
     return found
+
+
+EXAMPLE, STOCK_EXAMPLE = "examples/velocity.py", "deploy/drills/clients/velocity_stock.py"
+ALERTS, RECENT = "velocity.alerts", "velocity.recent"
+LOST_REQUESTS: Final = ("Produce", "TxnOffsetCommit", "EndTxn")
+"""A program dies once with each of them lost."""
+
+
+class Example(NamedTuple):
+    """A program that writes alerts, as a process.
+
+    Attributes:
+        path: of its source.
+        alerts: its output.
+        group: its consumer group; its transactional.id is `<group>-0`.
+    """
+
+    path: str
+    alerts: str
+    group: str
+    process: ManagedProcess
+
+
+@drill(
+    "E11",
+    "classic-example-killed",
+    "Consume-transform-produce with state is a page on this runtime, and no kill loses or repeats one of its results",
+    needs=Needs.SERVICES,
+    tags=["processes", "requests"],
+    within_s=240.0,
+    reading=["docs/own-service.md", EXAMPLE, STOCK_EXAMPLE],
+)
+async def classic_example_killed(stage: Stage) -> None:
+    """Two programs read payments.accepted, and write an alert for each payment that follows three others of its debtor
+    within a minute: one on this runtime, one on the stock client. Under load each is killed three times, with its
+    Produce, its TxnOffsetCommit and its EndTxn request lost. The alerts are compared with a fold over the input.
+    """
+    rows = stage.journal.tables["the same program on two clients"] = []
+    examples = [await _velocity(stage), await _stock_velocity(stage)]
+    async with flowing(stage, per_s=40):
+        for example in examples:
+            example.process.start()
+            for api in LOST_REQUESTS:
+                await _lose(stage, example, api)
+    for example in examples:
+        pipeline = [("ingest", PAYMENTS_RAW), (example.group, PAYMENTS_ACCEPTED)]
+        await wait_drained(stage.access, pipeline=pipeline, deadline_s=90)
+        example.process.kill()
+        expected = await _alerts_due(stage)
+        found = [record.value or b"" for record in await _since(stage, example.alerts, {})]
+        lines = len((PROJECT_ROOT / example.path).read_text().splitlines())
+        rows.append({"program": example.path, "lines": lines, "kills": len(LOST_REQUESTS), "alerts": len(found)})
+        stage.expect_that(f"{example.path}: alerts", len(found), "some", holds=len(found) > 0)
+        stage.expect(f"{example.path}: alerts lost", losses(expected, found), [])
+        stage.expect(f"{example.path}: alerts repeated", duplicates(found), [])
+        stage.expect(f"{example.path}: alerts without a cause", losses(found, expected), [])
+
+
+async def _lose(stage: Stage, example: Example, api: str) -> None:
+    """Kill a program that has lost a request, and start it again."""
+    rule = Rule(api=api, transactional_id=f"{example.group}-0", action=Drop(Part.REQUEST))
+    async with stage.fault(OnRequests(await stage.proxy(), rule, f"{api} of {example.group} lost")) as lost:
+        stage.evidence(lost.name, await lost.acted(within_s=60))
+        example.process.kill()
+        stage.evidence(f"SIGKILL of {example.group}", f"it ended by signal {-(example.process.returncode or 0)}")
+    example.process.start()
+
+
+async def _velocity(stage: Stage) -> Example:
+    wanted = [own_topic(ALERTS), own_topic(RECENT, changelog=True)]
+    await ensure_topics(stage.access, await partition_count(stage.access, [PAYMENTS_RAW]), topics=wanted)
+    proxy = await stage.proxy()
+    environment = {"ONCE_BOOTSTRAP_SERVERS": proxy.bootstrap_servers, "ONCE_METRICS_PORT": str(free_ports(1)[0])}
+    return Example(EXAMPLE, ALERTS, "velocity", _program(stage, "examples.velocity", environment))
+
+
+async def _stock_velocity(stage: Stage) -> Example:
+    partitions = await partition_count(stage.access, [PAYMENTS_RAW])
+    alerts, recent = await stage.topic(partitions), await stage.topic(partitions, cleanup_policy="compact")
+    proxy, group = await stage.proxy(), f"{stage.name}-stock"
+    words = [proxy.bootstrap_servers, PAYMENTS_ACCEPTED, alerts, recent, group]
+    return Example(STOCK_EXAMPLE, alerts, group, _program(stage, "deploy.drills.clients.velocity_stock", {}, *words))
+
+
+def _program(stage: Stage, module: str, environment: Mapping[str, str], *words: str) -> ManagedProcess:
+    """Return a program as a process, not started, that is killed when the drill ends."""
+    name = module.rpartition(".")[2]
+    argv = [sys.executable, "-m", module, *words]
+    process = ManagedProcess(name, argv, environment, stage.directory / f"{name}.log", cwd=PROJECT_ROOT)
+    stage.resources.callback(process.kill)
+    return process
+
+
+async def _alerts_due(stage: Stage) -> list[bytes]:
+    """Fold the input into the alerts that it causes, with none of the programs' code."""
+    times: dict[str, list[int]] = {}
+    due: list[bytes] = []
+    for record in await _since(stage, PAYMENTS_ACCEPTED, {}):
+        payment = msgspec.json.decode(record.value or b"")
+        if payment["type"] == "payment" and "@" not in payment["debtor"]:
+            at_ms = payment["received_at_ms"]
+            earlier = times.setdefault(payment["debtor"], [])
+            if len(earlier) >= 3 and at_ms - earlier[-3] < 60_000:
+                alert = {"payment_id": payment["payment_id"], "since_ms": earlier[-3], "at_ms": at_ms}
+                due.append(msgspec.json.encode(alert))
+            earlier.append(at_ms)
+    return due
+
+
+@drill(
+    "B16",
+    "rebalance-storm",
+    "While instances join and leave every one to three seconds, commits go on and nothing is booked twice",
+    needs=Needs.SERVICES,
+    tags=["groups", "processes"],
+    within_s=240.0,
+    reading=["docs/adr/0022-membership.md", "docs/runbooks/RebalanceStorm.md"],
+)
+async def rebalance_storm(stage: Stage) -> None:
+    """Further instances of the ledger join its group under load, one after the other. Each stays one to three seconds.
+    One leaves by SIGTERM, the next one dies by SIGKILL, which its group notices by its session. The table has the time
+    between commits of the ledger.
+    """
+    rows = stage.journal.tables["members that came and went"] = []
+    async with flowing(stage, per_s=40):
+        since = await mark(stage, [LEDGER_BALANCES])
+        members = [
+            Service("ledger", stage.bootstrap_servers, stage.directory, f"storm-{number}") for number in range(STORM)
+        ]
+        for member in members:
+            stage.resources.callback(member.process.kill)
+            member.start()  # all at once: to start takes longer than to join
+        for number, member in enumerate(members):
+            name = member.process.name
+            await _until_joined(stage, name)
+            stay_s = stage.random.uniform(1, 3)
+            await asyncio.sleep(stay_s)  # the storm's own pace
+            if number % 2:
+                member.kill()
+            else:
+                await asyncio.to_thread(member.process.terminate)
+            how = "SIGKILL" if number % 2 else "SIGTERM"
+            stage.evidence(f"{name} joined and left", f"{how} after {stay_s:.1f} s in the group")
+            rows.append({"member": name, "stayed s": round(stay_s, 1), "left by": how})
+        commits = await commit_times(stage, since)
+    gaps = [(later - earlier) / 1000 for earlier, later in pairwise([since.at_ms, *commits])]
+    stage.expect_that("commits of the ledger meanwhile", len(commits), "more than 0", holds=len(commits) > 0)
+    stage.step(f"longest time without a commit: {max(gaps, default=0.0):.1f} s")
+    await verified(stage, at_least=stage.journal.records)
+
+
+async def _until_joined(stage: Stage, client_id: str) -> None:
+    async def joined() -> bool:
+        async with Brokers(stage.access) as brokers:
+            view = await brokers.view([])
+            return client_id in {one.client_id for one in await Groups(brokers).members("ledger", view.brokers)}
+
+    await eventually(joined, f"{client_id} joined", 60)
