@@ -5,4 +5,6 @@ import os
 
 from tests.simulation.mutants import broken
 
-broken(os.environ["ONCE_TEST_MUTANT"]).__enter__()
+MUTANT = broken(os.environ["ONCE_TEST_MUTANT"])
+"""Kept: the context would be left when it is collected."""
+MUTANT.__enter__()
