@@ -17,7 +17,7 @@ from shared.events.effects import EffectState
 from tests.harness import Service, wait_until
 from tests.outbox import World, assert_i11, world
 from tests.partitions import PARTITIONS
-from tests.tiers import full, mostly_full
+from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -67,7 +67,8 @@ def kill_and_wipe(redis: LocalRedis) -> None:
     redis.wait_ready()
 
 
-@pytest.mark.parametrize("lose", mostly_full([flush, kill, kill_and_wipe], [kill_and_wipe]))
+@full
+@pytest.mark.parametrize("lose", [flush, kill, kill_and_wipe])
 async def test_redis_is_lost_while_calls_are_in_flight(running: World, outbox: Service, lose: object) -> None:
     assert callable(lose)
     before = running.receiver.counts().distinct

@@ -22,7 +22,7 @@ from tests.harness import SESSION_TIMEOUT_MS, Service, services, wait_until
 from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
-from tests.tiers import full, mostly_full
+from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -36,7 +36,8 @@ def running(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield started
 
 
-@pytest.mark.parametrize("point", mostly_full([crash.AFTER_OFFSETS, crash.END_TXN_SENT], [crash.END_TXN_SENT]))
+@full
+@pytest.mark.parametrize("point", [crash.AFTER_OFFSETS, crash.END_TXN_SENT])
 async def test_a_stopped_instance_that_resumes_commits_nothing_and_fences_no_owner(
     kafka: LocalKafka, running: dict[str, Service], tmp_path: Path, point: str
 ) -> None:

@@ -79,6 +79,7 @@ class Pipeline:
         columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in TABLES["payments"].schema]
         rows = self.spark.createDataFrame([(name,) for name in payments], "name string").coalesce(1)
         filled = rows.select("name", *columns).withColumn("payment_id", F.col("name")).drop("name")
+        filled = filled.withColumns({"partition": F.lit(0), "offset": F.lit(start).cast("bigint")})
         day = filled.withColumn("day", F.lit("2026-01-05").cast("date"))
         day.write.partitionBy("day").parquet(f"file://{staging.directory('payments', 0)}")
         staging.publish({"payments": len(payments)})

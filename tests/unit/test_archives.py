@@ -16,7 +16,7 @@ from deploy.local.prerequisites import require_java
 def test_a_failure_to_make_the_archive_is_reported_without_an_error_exit(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def resolve() -> None:
+    def resolve(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(jars, "resolve", resolve)
