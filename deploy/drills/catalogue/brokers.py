@@ -16,7 +16,7 @@ from deploy.drills.producers import producer, put
 from deploy.drills.recovery import failover_bound_s, roles
 from deploy.drills.run import started
 from deploy.drills.service import Service
-from deploy.drills.stage import Stage, until
+from deploy.drills.stage import Stage, eventually, until
 from deploy.drills.target import NoSuchRoleError
 from deploy.drills.tearing import commit_parts, holding, is_held, open_transaction
 from deploy.drills.workload import flowing, pay
@@ -117,6 +117,8 @@ async def coordinator_dies_after_prepare_commit(stage: Stage) -> None:
                 successor = await target.transaction_coordinator(name)
                 stage.expect_that("coordinator now", successor, f"not {coordinator}", holds=successor != coordinator)
                 stage.expect("records that readers see", await values_of(stage.access, topic), values)
+                # Readers see a marker before its coordinator has noted that all are written
+                await eventually(lambda: _is_in(stage, successor, name, "CompleteCommit"), "all markers are written")
                 stage.expect("state of the transaction", await _state(stage, successor, name), "CompleteCommit")
     log = await log_of(stage.access, topic)
     stage.expect("markers in the log", [batch.marker for batch in log if batch.is_control], [Marker.COMMIT])
@@ -135,6 +137,10 @@ async def _coordinated_by(stage: Stage, coordinator: str) -> str:
 def _in_sync(stage: Stage, topic: str) -> tuple[int, ...]:
     [part] = [part for part in stage.target.view().partitions if part.topic == topic]
     return part.isr
+
+
+async def _is_in(stage: Stage, coordinator: str, transactional_id: str, state: str) -> bool:
+    return await _state(stage, coordinator, transactional_id) == state
 
 
 async def _state(stage: Stage, coordinator: str, transactional_id: str) -> str:
