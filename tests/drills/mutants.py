@@ -1,7 +1,7 @@
 """The runtime broken on purpose, on real brokers: the drill that is named for each mutant must find it.
 
     python -m tests.drills.mutants                     all of them
-    python -m tests.drills.mutants --only torn-left    one
+    python -m tests.drills.mutants --only no-member    one
 
 A mutant is one of the simulator's. Every Python process of the drill runs broken, services included. A table goes to
 stdout. Exit codes: 0 every mutant was found, 1 one was not, 2 wrong usage.
@@ -24,7 +24,10 @@ from tests.simulation.mutants import MUTANTS
 
 FOUND_BY: Final = {
     "offset-too-far": "B1",
-    "torn-left": "E12",
+    "wrong-group": "B1",
+    "no-member": "B4",
+    "read-uncommitted": "B11",
+    "returned-epoch-ignored": "B1",
 }
 """The drill that finds each mutant."""
 _SITE: Final = Path(__file__).with_name("mutated")
