@@ -68,7 +68,7 @@ FAMILIES: Final[Mapping[str, str]] = {
     "S": "Soak",
     NO_ROW: "Alerts",
 }
-"""What a row's letter stands for."""
+"""The subject of the rows of each letter."""
 
 LOCAL: Final = "local"
 SECURE: Final = "secure"

@@ -14,7 +14,7 @@ from deploy.drills.clients.tools import admin_tool
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.waiting import eventually, settled_at
 from deploy.local.kafka.cluster import LocalKafka
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.eos.errors import EosError
 from shared.eos.records import Output
 from shared.kafka.admin.topics import broker_config
@@ -62,9 +62,7 @@ async def leave_hanging(brokers: str, target: Target, value: bytes, *, after_abo
 
     async def attempt() -> bool:
         # With version 2 of the protocol the leader would add its partition
-        producer = TransactionalProducer(
-            brokers, f"hanging-{uuid.uuid4()}", 10_000, CrashPoints("", lambda _: None), version_max=1
-        )
+        producer = TransactionalProducer(brokers, f"hanging-{uuid.uuid4()}", 10_000, NO_CRASHES, version_max=1)
         try:
             await producer.init(30)
             if after_abort:

@@ -15,8 +15,8 @@ from deploy.drills.clients.job import OUTPUT_PARTITIONS, Job
 from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly
 from deploy.drills.proxy.rules import error_codes
-from deploy.drills.stage import Stage, eventually
-from deploy.drills.waiting import settled
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually, settled
 from deploy.local.process import ManagedProcess
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster

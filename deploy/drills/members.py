@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from deploy.drills.stage import Stage, until
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import until
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.runtime.member import Member
 from shared.kafka.runtime.transaction_requests import GroupMember

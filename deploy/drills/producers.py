@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 from deploy.drills.stage import Stage
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.eos.errors import EosError
 from shared.eos.records import Output
 from shared.eos.states import InvalidTransitionError
@@ -23,7 +23,7 @@ async def producer(
         bootstrap_servers: past the proxy by default.
     """
     brokers = bootstrap_servers or stage.access
-    made = TransactionalProducer(brokers, transactional_id, timeout_ms, CrashPoints("", lambda _: None))
+    made = TransactionalProducer(brokers, transactional_id, timeout_ms, NO_CRASHES)
     try:
         yield made
     finally:

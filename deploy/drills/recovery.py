@@ -19,26 +19,19 @@ from deploy.drills.faults.configs import GroupConfig
 from deploy.drills.judge import Mark, mark, next_commits, now_ms, progress
 from deploy.drills.run import PIPELINE, started
 from deploy.drills.service import Service
-from deploy.drills.stage import Stage, eventually
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from deploy.drills.workload import flowing, subscribed
 from deploy.local.kafka.broker_config import SESSION_TIMEOUT_MS
+from deploy.repairs.menders import CHANGELOGS
 from shared.events.catalogue import (
     EFFECTS_WAITING,
     LEDGER_BALANCES,
     LEDGER_POSTINGS,
-    PAYMENTS_IDENTITIES,
-    TRANSFORM_PROGRESS,
 )
 from shared.kafka.admin.groups import Groups
 from shared.kafka.client.brokers import Brokers
 
-CHANGELOGS: Final = {
-    "ingest": PAYMENTS_IDENTITIES,
-    "transform": TRANSFORM_PROGRESS,
-    "ledger": LEDGER_BALANCES,
-    "outbox": EFFECTS_WAITING,
-}
-"""A topic that only this service writes, in each of its transactions."""
 START_S: Final = 5.0
 """Allowed for a process to start, join its group and restore its state, on idle cores."""
 WORK_S: Final = 3.0

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deploy.drills.checker import Fate, fates
 from deploy.drills.history import Event, Function, History, Look, Type, Value
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.eos.errors import AbortableError, EosError, FatalError, FencedError
 from shared.eos.records import Output, Record
 from shared.kafka.admin.transactions import offsets_of
@@ -139,9 +139,7 @@ class Registers:
 
     def producer(self, transactional_id: str) -> TransactionalProducer:
         """Return another producer."""
-        return TransactionalProducer(
-            self._access, transactional_id, TRANSACTION_TIMEOUT_MS, CrashPoints("", lambda _: None)
-        )
+        return TransactionalProducer(self._access, transactional_id, TRANSACTION_TIMEOUT_MS, NO_CRASHES)
 
     def outputs(self) -> tuple[list[Value], list[Output]]:
         """Choose the values of a request, and return them with their records."""

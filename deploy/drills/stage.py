@@ -2,9 +2,9 @@
 
 @drill("A2", "lost-acknowledgement", "A batch whose acknowledgement is lost is stored once")
 async def lost_acknowledgement(stage: Stage) -> None:
-    topic = await stage.topic()
-    proxy = await stage.proxy()
-    async with stage.fault(OnRequests(proxy, Rule(api="Produce", action=Drop(Part.ANSWER)))) as lost:
+    topic, proxy = await stage.topic(), await stage.proxy()
+    rule = Rule(api="Produce", action=Drop(Part.ANSWER))
+    async with stage.fault(OnRequests(proxy, rule, "answer to Produce lost")) as lost:
         ...
         stage.evidence(lost.name, await lost.acted())
     stage.expect("copies of the record", copies, 1)
@@ -24,12 +24,9 @@ from deploy.drills.faults.fault import Fault
 from deploy.drills.observe import observing
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.target import Target, node_id
-from deploy.drills.waiting import eventually, until
 from shared.kafka.admin.scratch import create_topic
 from shared.kafka.client.access import Access
 from shared.kafka.client.cluster import Cluster
-
-__all__ = ["WHERE_MAX", "Stage", "eventually", "until"]
 
 WHERE_MAX = 20
 

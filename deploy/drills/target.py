@@ -18,7 +18,6 @@ from deploy.local.supervisor.stack import Stack
 from shared.kafka.admin.quorum import describe_quorum
 from shared.kafka.client.access import Access
 from shared.kafka.client.cluster import Cluster
-from shared.kafka.client.cluster import Target as Partition
 from shared.kafka.client.requests import Request
 
 HEALTHY_S: Final = 90.0
@@ -203,11 +202,6 @@ class Target:
                     lambda: cluster.coordinator(name, transactional=transactional), f"{name} has no coordinator"
                 )
             )
-
-
-def partition_text(partition: Partition) -> str:
-    """Return a partition as `topic [number]`."""
-    return f"{partition[0]} [{partition[1]}]"
 
 
 def node_id(broker: str) -> int:

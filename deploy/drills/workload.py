@@ -4,7 +4,6 @@ Most debtors are house accounts, whose payments are never declined. The others a
 """
 
 import asyncio
-import gzip
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -16,8 +15,8 @@ import msgspec
 
 from deploy import PROJECT_ROOT
 from deploy.demo.faults import BAD_RECORDS, CONFLICT
-from deploy.drills.stage import Stage, until
-from deploy.load.loader import Loaded, load_file
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import until
 from shared.events.catalogue import PAYMENTS_RAW, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
@@ -168,16 +167,6 @@ async def flowing(stage: Stage, per_s: int = 100) -> AsyncIterator[Load]:
         stage.step(f"payments flow: {per_s} a second, in bursts, with repeats and bad records")
         yield load
     stage.journal.records += load.sent
-
-
-async def load_bank_file(stage: Stage, transactions: int) -> Loaded:
-    """Load the first transactions of the bank's file, and count them in the drill's journal."""
-    path = stage.directory / f"first-{transactions}.csv"
-    with gzip.open(SAMPLE) as whole:
-        path.write_bytes(b"".join(islice(whole, transactions + 1)))  # and its header
-    loaded = await load_file(stage.access, path)
-    stage.journal.records += loaded.records
-    return loaded
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from services.outbox.domain import Done
 from services.outbox.intake import job_of, outputs_of
 from services.outbox.waiting import WaitingStore
 from services.transform.service import TransformHandler
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.eos.records import Output, Record
 from shared.eos.store import Store, Stores, Table
 from shared.events import catalogue
@@ -214,7 +214,6 @@ CHANGELOGS: Final = {
     "ledger": LEDGER_BALANCES,
     "outbox": EFFECTS_WAITING,
 }
-NO_CRASHES: Final = CrashPoints("", lambda _: None)
 
 
 class RepairScope(AbstractAsyncContextManager["RepairScope"]):

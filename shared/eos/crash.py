@@ -4,6 +4,7 @@ A point is armed by a setting and counted per process, so a failure is repeatabl
 """
 
 from collections.abc import Callable
+from typing import Final
 
 BEFORE_SEND = "before_send"
 AFTER_SEND = "after_send"
@@ -66,3 +67,7 @@ class CrashPoints:
         self._left -= 1
         if self._left == 0:
             self._act(self._action)
+
+
+NO_CRASHES: Final = CrashPoints("", lambda _: None)
+"""No point is armed."""

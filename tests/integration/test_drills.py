@@ -16,7 +16,8 @@ from deploy.drills.faults.processes import TakeAway
 from deploy.drills.faults.requests import OnRequests
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.run import run_drills
-from deploy.drills.stage import Stage, until
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import until
 
 pytestmark = pytest.mark.timeout(400)
 

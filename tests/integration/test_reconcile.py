@@ -53,7 +53,6 @@ SERVER = """
 import json, sys
 from click.testing import CliRunner
 from deploy.cli.reconcile import reconcile
-from tests.tiers import full
 for line in sys.stdin:
     done = CliRunner().invoke(reconcile, json.loads(line))
     print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)

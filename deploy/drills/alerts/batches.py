@@ -8,7 +8,7 @@ from typing import Final
 from deploy.drills.admin import create_topic, delete_topic
 from deploy.drills.alerts.site import Site
 from deploy.drills.faults.fault import NoEvidenceError
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.eos.errors import EosError
 from shared.eos.records import Output
 from shared.kafka.runtime.producer import TransactionalProducer
@@ -44,9 +44,7 @@ class BadBatches:
 
     async def _refused_by(self, brokers: str) -> str:
         # With version 2 of the protocol a leader adds a partition that the transaction does not have
-        producer = TransactionalProducer(
-            brokers, f"drill-{uuid.uuid4()}", 10_000, CrashPoints("", lambda _: None), version_max=1
-        )
+        producer = TransactionalProducer(brokers, f"drill-{uuid.uuid4()}", 10_000, NO_CRASHES, version_max=1)
         try:
             await producer.init(30)
             return await self._work(producer)

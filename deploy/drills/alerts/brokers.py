@@ -7,7 +7,7 @@ from typing import Final
 
 from deploy.drills.admin import create_topic, delete_topic
 from deploy.drills.alerts.site import Site, Written
-from deploy.drills.stage import until
+from deploy.drills.waiting import until
 
 TOPIC: Final = "drill.brokers"
 _LED_S: Final = 60.0

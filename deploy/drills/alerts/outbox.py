@@ -7,7 +7,7 @@ from deploy.drills.alerts.site import Site
 from deploy.drills.sinks.mailbox import Action, MailFaults, Stage
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
 from deploy.drills.sinks.receiver import Faults, Mode
-from deploy.drills.stage import until
+from deploy.drills.waiting import until
 from shared.events.effects import EffectKind
 
 EFFECTS = 30

@@ -7,7 +7,7 @@ from typing import Final
 
 from deploy.drills.alerts.site import Site
 from deploy.drills.faults.fault import NoEvidenceError
-from deploy.drills.stage import until
+from deploy.drills.waiting import until
 from deploy.local.supervisor.monitoring import RULES
 
 _FILE: Final = "thresholds.yml"

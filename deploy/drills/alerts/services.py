@@ -4,7 +4,7 @@ from typing import Final
 
 from deploy.drills.alerts.site import Site
 from deploy.drills.faults.fault import NoEvidenceError
-from deploy.drills.stage import until
+from deploy.drills.waiting import until
 
 KILLS: Final = 3
 _SEEN_S: Final = 60.0

@@ -10,7 +10,7 @@ from deploy.drills.hanging import leave_hanging, refuse_markers, unverified
 from deploy.drills.waiting import until
 from deploy.txn.abort import carry_out, plan_hanging
 from shared.eos import crash
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.admin.transactions import look_twice
 from shared.kafka.client.brokers import Brokers
@@ -57,9 +57,7 @@ class SecondProducer:
 
     async def inject(self, site: Site) -> str:
         """See `SiteFault.inject`."""
-        producer = TransactionalProducer(
-            site.bootstrap_servers, self._transactional_id, TIMEOUT_MS, CrashPoints("", lambda _: None)
-        )
+        producer = TransactionalProducer(site.bootstrap_servers, self._transactional_id, TIMEOUT_MS, NO_CRASHES)
         try:
             await producer.init(30)
             epoch = producer.epoch[1]

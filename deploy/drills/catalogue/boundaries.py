@@ -19,7 +19,8 @@ from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.faults.processes import Kill
 from deploy.drills.judge import verified
 from deploy.drills.mirror import mirror
-from deploy.drills.stage import Stage, until
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import until
 from deploy.drills.workload import flowing
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.process import ManagedProcess
@@ -224,8 +225,8 @@ async def _copied(brokers: str, topic: str, count: int, mirroring: ManagedProces
 )
 async def subscriber_outside_of_a_transaction(stage: Stage) -> None:
     """Write records in transactions, and read them with a subscriber that works first and commits its offsets later.
-    Kill it between the two: its successor works on the same records again, although each is in the topic once. Told
-    apart by their identity, each record's work is done once.
+    Kill it between the two: its successor works on the same records again, although each is in the topic once.
+    Deduplicated by the records' identity, each one's work is done once.
     """
     topic, work, count = await stage.topic(), stage.directory / "work", 4 * COMMIT_EVERY
     async with stock_producer(

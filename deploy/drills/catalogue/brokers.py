@@ -16,9 +16,10 @@ from deploy.drills.producers import producer, put
 from deploy.drills.recovery import failover_bound_s, roles
 from deploy.drills.run import started
 from deploy.drills.service import Service
-from deploy.drills.stage import Stage, eventually, until
+from deploy.drills.stage import Stage
 from deploy.drills.target import NoSuchRoleError
 from deploy.drills.tearing import commit_parts, holding, is_held, open_transaction
+from deploy.drills.waiting import eventually, until
 from deploy.drills.workload import flowing, pay
 from deploy.repairs.run import Repair
 from shared.events.catalogue import (

@@ -6,18 +6,18 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Final
 
-from deploy.drills.clients.raw import log_of
+from deploy.drills.clients.raw import committed_count, log_of
 from deploy.drills.clients.tools import PRODUCER_PERFORMANCE, kafka_tool
-from deploy.drills.drill import Series, drill
-from deploy.drills.stage import Stage, until
-from shared.eos.crash import CrashPoints
+from deploy.drills.drill import LOCAL, SECURE, Series, drill
+from deploy.drills.producers import producer, put
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import until
 from shared.eos.records import Output
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import Cluster
-from shared.kafka.runtime.producer import TransactionalProducer
 
 RECORDS, WARM_UP, RECORD_BYTES = 20_000, 5_000, 200
 PARTITIONS: Final = 3
@@ -136,27 +136,24 @@ async def latency(stage: Stage, interval_ms: int) -> tuple[list[float], int]:
 
 async def commit_every(stage: Stage, topic: str, interval_ms: int) -> tuple[int, int]:
     """Write records that carry their time, and commit at an interval; return how many records and transactions."""
-    producer = TransactionalProducer(stage.access, topic, 30_000, CrashPoints("", lambda _: None))
     written = commits = 0
-    try:
-        await producer.init(30)
+    async with producer(stage, topic, timeout_ms=30_000) as producing:
+        await producing.init(30)
         end_s = time.monotonic() + max(MEASURED_S, 3 * interval_ms / 1000)
         while time.monotonic() < end_s:
-            await producer.begin()
+            await producing.begin()
             commit_s = time.monotonic() + interval_ms / 1000
             while True:
                 value = json.dumps(time.monotonic_ns()).encode()
-                producer.append([Output(topic, 0, None, value, ())], time.time_ns() // 1_000_000)
-                await producer.flush()
+                producing.append([Output(topic, 0, None, value, ())], time.time_ns() // 1_000_000)
+                await producing.flush()
                 written += 1
                 if time.monotonic() + EVERY_S >= commit_s:
                     break
                 await asyncio.sleep(EVERY_S)
             await asyncio.sleep(max(0.0, commit_s - time.monotonic()))
-            await producer.commit()
+            await producing.commit()
             commits += 1
-    finally:
-        await producer.discard()
     return written, commits
 
 
@@ -181,3 +178,63 @@ async def reading(stage: Stage, topic: str) -> AsyncIterator[list[tuple[int, int
     finally:
         following.cancel()
         await asyncio.wait({following})
+
+
+SIZES: Final = (1, 10, 100, 1_000, 10_000)
+COMMIT_ROUNDS: Final = 12
+WARM_UP_ROUNDS: Final = 3
+COMMITTED_BYTES: Final = 250
+GROWTH_MAX: Final = 3.0
+"""How much longer a commit of 10,000 records may take than one of a single record, by their medians."""
+
+
+@drill(
+    "B18",
+    "commit-cost-by-size",
+    "The commit of 10,000 records takes no longer than that of one",
+    targets=[LOCAL, SECURE],
+    tags=["transactions", "figures"],
+    reading=["KIP-98", "docs/performance.md"],
+)
+async def commit_cost_by_size(stage: Stage) -> None:
+    """Commit transactions of 1 to 10,000 records, all sizes in turn, and time two parts of each: writing the records,
+    and EndTxn up to its answer. EndTxn is one request and its markers one for each partition, whatever was written.
+    """
+    topic = await stage.topic()
+    written: dict[int, list[float]] = {size: [] for size in SIZES}
+    committed: dict[int, list[float]] = {size: [] for size in SIZES}
+    async with producer(stage, f"{stage.name}-0", timeout_ms=60_000) as producing:
+        await producing.init(30)
+        for number in range(WARM_UP_ROUNDS + COMMIT_ROUNDS):
+            for size in SIZES:
+                await producing.begin()
+                begun_s = time.monotonic()
+                await put(producing, topic, *[bytes(COMMITTED_BYTES)] * size)
+                flushed_s = time.monotonic()
+                await producing.commit()
+                if number >= WARM_UP_ROUNDS:
+                    written[size].append((flushed_s - begun_s) * 1000)
+                    committed[size].append((time.monotonic() - flushed_s) * 1000)
+    stage.journal.records = (WARM_UP_ROUNDS + COMMIT_ROUNDS) * sum(SIZES)
+    in_log = await committed_count(stage.access, topic)
+    stage.expect("records committed", in_log, stage.journal.records)
+    writes = {size: round(median(times), 2) for size, times in written.items()}
+    commits = {size: round(median(times), 2) for size, times in committed.items()}
+    stage.journal.tables["a transaction's time by its records, medians"] = [
+        {"records": size, "write ms": writes[size], "commit ms": commits[size]} for size in SIZES
+    ]
+    lines = {
+        "write": [(float(size), writes[size]) for size in SIZES],
+        "commit": [(float(size), commits[size]) for size in SIZES],
+    }
+    stage.journal.plots.append(Series("A transaction's time by its size", "records", "ms", lines))
+    grown = round(commits[SIZES[-1]] / commits[SIZES[0]], 2)
+    stage.expect_that(
+        f"commit of {SIZES[-1]} records, by that of one", grown, f"at most {GROWTH_MAX}", holds=grown <= GROWTH_MAX
+    )
+    stage.expect_that(
+        f"writing {SIZES[-1]} records, by commit",
+        writes[SIZES[-1]],
+        "more",
+        holds=writes[SIZES[-1]] > commits[SIZES[-1]],
+    )

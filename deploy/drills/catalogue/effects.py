@@ -19,7 +19,8 @@ from deploy.drills.sinks.mail_faults import Action, MailFaults
 from deploy.drills.sinks.mail_faults import Stage as MailStage
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
 from deploy.drills.sinks.receiver import Faults, Mode, What
-from deploy.drills.stage import Stage, until
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import until
 from services.outbox.sinks.channels import SMTP_CONNECTIONS_MAX
 from shared.eos import crash
 from shared.events.effects import EffectRequest, EffectState
@@ -127,7 +128,7 @@ async def _crash_between_call_and_mark(
 async def crash_between_call_and_mark(stage: Stage) -> None:
     """Kill the outbox after a destination has done its work and before the outbox has noted it. Its successor calls the
     webhook again under the same key, and the receiver recognises it. A mail server knows no keys, so the successor
-    sends no mail again, and reports the effect as in doubt. The control is told to resend what is in doubt.
+    sends no mail again, and reports the effect as in doubt. The control is set to resend what is in doubt.
     """
     async with _site(stage) as site:
         stage.step("a webhook, which takes an idempotency key")

@@ -11,8 +11,9 @@ from deploy.drills.faults.requests import OnRequests
 from deploy.drills.figures import Figures
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.replicas import snapshots
-from deploy.drills.stage import Stage, until
+from deploy.drills.stage import Stage
 from deploy.drills.target import node_id
+from deploy.drills.waiting import until
 from shared.kafka.client.idempotent import IdempotentWriter
 
 KIP_98: Final = "KIP-98"

@@ -13,7 +13,8 @@ from deploy.drills.hops import OURS, RECORDS, STOCK, Hops, errors_in, note_anoma
 from deploy.drills.members import joined
 from deploy.drills.producers import failure_of, producer, put
 from deploy.drills.proxy.rules import Hold, Part, Rule
-from deploy.drills.stage import Stage, eventually
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from deploy.local.process import ManagedProcess
 from shared.kafka.runtime.producer import TransactionalProducer
 

@@ -14,8 +14,9 @@ from deploy.drills.faults.requests import OnRequests
 from deploy.drills.figures import Figures
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.replicas import replica_log
-from deploy.drills.stage import Stage, until
+from deploy.drills.stage import Stage
 from deploy.drills.target import node_id
+from deploy.drills.waiting import until
 from shared.kafka.client.batches import Batch
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import EXIT_CONFIG

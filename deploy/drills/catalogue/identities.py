@@ -7,7 +7,8 @@ from deploy.drills.faults.requests import OnRequests
 from deploy.drills.hops import OURS, Hops, note_anomalies, until_settled
 from deploy.drills.judge import now_ms
 from deploy.drills.proxy.rules import Drop, Part, Rule
-from deploy.drills.stage import Stage, eventually
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from deploy.local.process import ManagedProcess
 from shared.kafka.admin.rules import PROCESSORS, Kind, Operation, allows, rules, transactional_ids
 from shared.kafka.admin.rules import Rule as AccessRule

@@ -7,7 +7,8 @@ from deploy.drills.hops import Hops, errors_in
 from deploy.drills.producers import failure_of, producer
 from deploy.drills.proxy.rules import Delay, Part, Rule
 from deploy.drills.run import started
-from deploy.drills.stage import Stage, eventually
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from shared.kafka.admin.topics import broker_config
 from shared.kafka.admin.transaction_state import Status
 from shared.kafka.admin.transactions import look

@@ -11,7 +11,8 @@ from deploy.drills.drill import Anomaly, Needs, drill
 from deploy.drills.faults.requests import OnRequests
 from deploy.drills.proxy.rules import Drop, Part, RepeatLate, Rule
 from deploy.drills.run import started
-from deploy.drills.stage import Stage, eventually
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.requests import Request

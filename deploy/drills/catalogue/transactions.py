@@ -8,7 +8,8 @@ from deploy.drills.faults.requests import OnRequests
 from deploy.drills.hops import OURS, RECORDS, Hops, errors_in, note_anomalies, until_settled, values_in
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.rules import Drop, Hold, Part, Rule
-from deploy.drills.stage import Stage, eventually, until
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually, until
 from deploy.local.process import ManagedProcess
 from shared.eos import crash
 from shared.kafka.client.reader import group_offsets

@@ -13,7 +13,8 @@ from deploy.drills.judge import now_ms
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.requests import Request
-from deploy.drills.stage import Stage, eventually
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from deploy.txn.listing import Hold, rows
 from shared.eos.records import Handler
 from shared.kafka.admin.transactions import look_twice

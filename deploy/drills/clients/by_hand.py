@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from deploy.drills.clients.stock import stock_producer
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
 from shared.events.headers import Coordinates
@@ -136,8 +136,7 @@ class Hand:
 
     async def consume(self) -> None:
         """Commit the services' offsets: every record was consumed."""
-        crash_points = CrashPoints("", lambda _: None)
-        producer = TransactionalProducer(self._brokers, "by-hand", _TIMEOUT_MS, crash_points)
+        producer = TransactionalProducer(self._brokers, "by-hand", _TIMEOUT_MS, NO_CRASHES)
         try:
             await producer.init(_TIMEOUT_MS / 1000)
             for group, topic in INPUTS.items():

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from deploy.drills.clients.stock import stock_producer
-from shared.eos.crash import CrashPoints
+from shared.eos.crash import NO_CRASHES
 from shared.eos.errors import UnknownOutcomeError
 from shared.eos.records import Output
 from shared.kafka.runtime.producer import TransactionalProducer
@@ -106,6 +106,5 @@ class Ours:
         await self.end(commit=True)
 
     async def _initialise(self) -> None:
-        points = CrashPoints("", lambda _: None)
-        self._producer = TransactionalProducer(*self._identity, TRANSACTION_TIMEOUT_MS, points)
+        self._producer = TransactionalProducer(*self._identity, TRANSACTION_TIMEOUT_MS, NO_CRASHES)
         await self._producer.init(30)

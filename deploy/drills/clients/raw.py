@@ -1,19 +1,21 @@
-"""A producer that sends exactly what it is told: any producer id, epoch and sequence, in any order, and no retries.
+"""A producer that sends what its caller asks for: any producer id, epoch and sequence, in any order, without retries.
 
 It shows what the broker answers to a client that breaks the rules which real clients keep.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
+from shared.eos.records import Record
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import Batch, pages
-from shared.kafka.client.cluster import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Cluster, check
+from shared.kafka.client.cluster import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Cluster, Target, check
 from shared.kafka.client.errors import error_for, error_name
+from shared.kafka.client.reader import read_topics
 from shared.kafka.client.requests import Request
 from shared.kafka.protocol.codec import Values
 
@@ -198,3 +200,16 @@ async def values_of(
     batches = await log_of(bootstrap_servers, topic, partition, committed=committed)
     target = topic, partition
     return [record.value or b"" for batch in batches if not batch.is_control for record in batch.records(target)]
+
+
+async def committed_count(access: Bootstrap, *topics: str) -> int:
+    """Return how many records readers see in topics of one partition."""
+    logs = [await log_of(access, topic, committed=True) for topic in topics]
+    return sum(batch.last_offset - batch.base_offset + 1 for log in logs for batch in log)
+
+
+async def records_since(access: Bootstrap, topic: str, since: Mapping[Target, int]) -> list[Record]:
+    """Return the committed records of a topic behind these offsets; a partition without one is read whole."""
+    found: list[Record] = []
+    await read_topics(access, [topic], lambda _topic, _partition, records: found.extend(records), start=since)
+    return found

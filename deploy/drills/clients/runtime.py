@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deploy.drills.clients.raw import values_of
-from deploy.drills.stage import Stage, eventually
+from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
 from shared.kafka.runtime.pipeline import Pipeline
