@@ -29,6 +29,7 @@ SEGMENT_BYTES: Final = 1024 * 1024
     "A new leader recognises a batch that the old one has stored and not acknowledged",
     tags=["brokers", "idempotence"],
     within_s=240.0,
+    quick=True,
     reading=[KIP_98],
 )
 async def leader_killed_unacknowledged(stage: Stage) -> None:
