@@ -51,7 +51,7 @@ def main(*, rebuild: bool) -> None:
         missing={KAFKA: "not connected", DATABASE: "not connected", ASSIGNMENT: "no partitions assigned yet"},
         refused=REFUSED,
         again=AGAIN,
-        levels={**TERSE, "faust": logging.WARNING, "mode": logging.WARNING},  # they tell of every start at INFO
+        levels={**TERSE, "faust": logging.WARNING, "mode": logging.WARNING},  # they log every start at INFO
     )
     sys.exit(ended)
 

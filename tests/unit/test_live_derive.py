@@ -211,7 +211,7 @@ def test_a_recovery_counts_from_the_first_failure() -> None:
 
 def test_a_restart_between_two_polls_is_shown() -> None:
     restarted = with_instance(seen(), drained("transform", started_s=STARTED_S + 5))
-    assert texts(shown(seen(0.0), seen(1.0, instances=restarted))) == [("transform was started anew", False)]
+    assert texts(shown(seen(0.0), seen(1.0, instances=restarted))) == [("transform was restarted", False)]
 
 
 def test_changes_of_brokers_and_lights_are_shown() -> None:

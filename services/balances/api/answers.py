@@ -39,7 +39,7 @@ class Account(msgspec.Struct, frozen=True):
 
     Attributes:
         account: its name.
-        partition: of ledger.postings, on which all of it stands.
+        partition: of ledger.postings, that holds all of it.
         closed: whether it takes no more debits; what is credited to it goes to suspense.
         overdraft_minor: how far below zero each currency may go; null is unlimited.
         balances: by currency, sorted; empty for an account without postings.
@@ -173,14 +173,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One record of ledger.postings that tells of a payment.
+    """One record of ledger.postings about a payment.
 
     Attributes:
         kind: debit or credit for a posting, or decline.
         at: its coordinates, as topic:partition:offset.
         timestamp_ms: when it was posted, milliseconds since 1970 UTC.
-        origin: coordinates of the raw record; null where it was not told.
-        source: coordinates of the record of ledger.transfers that it was made from; null where it was not told.
+        origin: coordinates of the raw record; null if the record does not name it.
+        source: coordinates of the record of ledger.transfers that it was made from; null likewise.
         lines: of the posting; none for a decline.
     """
 
@@ -260,7 +260,7 @@ class Step(msgspec.Struct, frozen=True):
 
     Attributes:
         what: what the record is: raw, accepted, transfer, debit posting and the like.
-        topic, partition, offset: where it stands.
+        topic, partition, offset: its coordinates.
         at: the same, as topic:partition:offset.
         timestamp_ms: when it was written, milliseconds since 1970 UTC; null where it is not found.
         source: coordinates of the record that it was made from; null for the raw one.
@@ -308,7 +308,7 @@ class Digest(msgspec.Struct, frozen=True):
         digest: SHA-256, hex, over one line `account currency minor` for each balance that is not 0, sorted by its
             bytes, each ended by a newline. `once reconcile` makes it alike.
         balances: how many are not 0.
-        as_of: the positions that it stands for: all of it was read in one snapshot.
+        as_of: the positions at which it was computed, in one snapshot.
     """
 
     digest: str

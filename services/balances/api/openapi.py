@@ -30,7 +30,7 @@ API_VERSION: Final = "1.0.0"
 
 _ABOUT: Final = (
     "Balances, histories, totals and payments, read from a view of the ledger. The ledger is the truth; the view "
-    "follows it, and each answer tells in as_of how far it had read: whatever was committed below next_offset is in "
+    "follows it, and as_of in each answer says how far it had read: whatever was committed below next_offset is in "
     "the answer. To read what you wrote, name its record with at_least, or wait for your payment with wait. Amounts "
     "are whole minor units, as strings of decimal digits, because balances may need more of them than a JSON reader "
     "keeps: 1250 is 12.50 EUR. All paths are for GET and HEAD."
@@ -51,7 +51,7 @@ _SHAPES: Final = (
 class _Path(NamedTuple):
     name: str
     chars_max: int
-    text: str  # {shards} stands for the ends of house accounts
+    text: str  # {shards} is replaced by the ends of house accounts
     example: str
 
 
@@ -62,7 +62,7 @@ class _Operation(NamedTuple):
     summary: str
     query: type[msgspec.Struct]  # struct of its query parameters
     answer: type[msgspec.Struct]  # schema of its 200
-    told: str  # what its 200 is
+    description: str  # of its 200
     path: _Path | None = None  # its path parameter
     missing: str | None = None  # what its 404 means; None if it has none
     examples: Mapping[str, object] = {}  # of query parameters
@@ -126,7 +126,7 @@ OPERATIONS: Final[Mapping[str, _Operation]] = {
         "Get one figure for all balances. It reads all of them; one request at a time.",
         Query,
         answers.Digest,
-        "The digest, and the positions that it stands for.",
+        "The digest, and the positions at which it was computed.",
     ),
 }
 
@@ -169,7 +169,7 @@ def _get(operation: _Operation, partitions: int) -> dict[str, Any]:
         "summary": operation.summary,
         "parameters": listed,
         "responses": {
-            "200": {"description": operation.told, "content": content(operation.answer.__name__)},
+            "200": {"description": operation.description, "content": content(operation.answer.__name__)},
             **refusals({status: text for status, text in texts.items() if text is not None}, "Refused"),
         },
     }

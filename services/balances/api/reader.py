@@ -137,7 +137,7 @@ class Waiting:
             while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
                 if await self._there(wanted, min(left_s, LOOK_S)):
                     return True
-                await asyncio.sleep(_FIRST_PAUSE_S)  # where the worker knows of more than the database has
+                await asyncio.sleep(_FIRST_PAUSE_S)  # while the worker has read more than the database has
         return False
 
     async def _there(self, wanted: Mapping[int, int], timeout_s: float) -> bool:

@@ -176,7 +176,7 @@ def _no_payment(query: PaymentQuery, now: tuple[Position, ...]) -> RefusedError:
     detail = (
         f"no payment of this payment_id{whose} was posted or declined so far{waited}: one just sent takes a moment, "
         "wait for it with ?wait=5; one that was refused as invalid or recognised as a repeat never gets here, the "
-        "Location of the gateway's 202 tells of it"
+        "Location of the gateway's 202 shows it"
     )
     return RefusedError(Refusal.NOT_FOUND, detail, now)
 

@@ -107,7 +107,7 @@ FIRST_S: Final = 1.5  # the first round waits for all first answers: a page that
 
 
 class Collector:
-    """Collects, derives and passes each snapshot to `tell`."""
+    """Collects, derives and passes each snapshot to `publish`."""
 
     def __init__(
         self,
@@ -118,14 +118,14 @@ class Collector:
         reader: Reader,
         progress: Progress,
         health: Health,
-        tell: Callable[[Snapshot], None],
+        publish: Callable[[Snapshot], None],
     ) -> None:
         self._watched = tuple(watched)
         self._partitions = partitions
         self._reader = reader
         self._progress = progress
         self._health = health
-        self._tell = tell
+        self._publish = publish
         self._cluster_watch = ClusterWatch(bootstrap_servers, self._silent, self._take_cluster, self._take_runs)
         self._looking = Looking()
         self._memory = Memory()
@@ -165,8 +165,8 @@ class Collector:
     @property
     def _complete(self) -> bool:
         """Whether every source has answered, or failed to."""
-        told = len(self._instances) == len(self._watched)
-        return told and all((self._view or self._view_failure, self._cluster or self._cluster_failure))
+        answered = len(self._instances) == len(self._watched)
+        return answered and all((self._view or self._view_failure, self._cluster or self._cluster_failure))
 
     async def _wait(self, timeout_s: float) -> None:
         """Wait for a change that must be published at once, or for the timeout."""
@@ -193,7 +193,7 @@ class Collector:
                 runs=self._runs,
             ),
         )
-        self._tell(snapshot)
+        self._publish(snapshot)
 
     def _take_instance(self, instance: Instance) -> None:
         before = self._instances.get(instance.watched)

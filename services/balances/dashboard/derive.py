@@ -23,9 +23,9 @@ from shared.telemetry import catalogue
 
 
 def view_of(view: ViewLook) -> View:
-    told = overall(view.positions)
+    freshness = overall(view.positions)
     return View(
-        behind_s=told.seconds_behind,
+        behind_s=freshness.seconds_behind,
         positions=view.positions,
         currencies=tuple(_currency(view, currency, minor) for currency, minor in sums(view).items()),
         debits=view.events.get(DEBIT, 0),
@@ -138,7 +138,7 @@ def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
         runs_known=seen.runs is not None,
         reconciliation=reconciliation_of(seen.runs or ()),
         lights=lights,
-        events=log.told,
+        events=log.events,
     )
 
 
@@ -168,15 +168,15 @@ def _lag(topic: str, reader: str, seen: Seen) -> tuple[int | None, bool]:
     """A reader's own lag; while it does not answer, that of its group's committed offsets."""
     if reader == BALANCES:
         return None if seen.view is None else overall(seen.view.positions).offsets_behind, False
-    told = [
+    lags = [
         value
         for one in seen.instances
         if one.watched.service == reader and one.answer is not Answer.SILENT and one.scrape is not None
         for labels, value in observed.series(one.scrape, catalogue.RECORDS_LAG).items()
         if labels[0] == topic
     ]
-    if told:
-        return round(sum(told)), False
+    if lags:
+        return round(sum(lags)), False
     behind = None if seen.cluster is None else seen.cluster.behind.get(reader)
     return behind, behind is not None
 

@@ -111,7 +111,7 @@ def _fenced(evidence: Evidence) -> Verdict:
     if fencing.breach:
         return Verdict(Standing.BROKEN, fencing.breach, fencing.breach_ms)
     if not fencing.newest:
-        return _unknown("no producer has told its epoch yet")
+        return _unknown("no producer has reported its epoch yet")
     refused = f"{evidence.refused:,} refused so far" if evidence.refused else "none had to be refused so far"
     return Verdict(Standing.OK, f"{len(fencing.newest)} producers watched, {refused}", _now(evidence))
 
@@ -167,7 +167,7 @@ INVARIANTS: Final = (
         "fenced",
         "a commit by a producer with an older epoch is refused",
         (),
-        ("the producers' epochs and commits, as they tell them", _fenced),
+        ("the producers' epochs and commits, as they report them", _fenced),
     ),
     Invariant(
         "I11",

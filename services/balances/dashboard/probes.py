@@ -37,11 +37,11 @@ def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=INSTANCE_ANSWER_S), auto_decompress=False)
 
 
-async def watch(client: aiohttp.ClientSession, watched: Watched, tell: OnInstance) -> None:
+async def watch(client: aiohttp.ClientSession, watched: Watched, on_instance: OnInstance) -> None:
     loop = asyncio.get_running_loop()
     while True:
         begun_s = loop.time()
-        tell(await ask(client, watched))
+        on_instance(await ask(client, watched))
         await asyncio.sleep(max(begun_s + INSTANCE_PERIOD_S - loop.time(), 0.0))
 
 
@@ -64,10 +64,10 @@ async def _readyz(client: aiohttp.ClientSession, base: str) -> tuple[Answer, dic
 
 def _reasons(body: bytes) -> dict[str, str]:
     try:
-        told: Any = json.loads(body)
+        answer: Any = json.loads(body)
     except ValueError:
         return {}
-    reasons = told.get("reasons") if isinstance(told, dict) else None
+    reasons = answer.get("reasons") if isinstance(answer, dict) else None
     if not isinstance(reasons, dict):
         return {}
     return {str(name): str(reason)[:_REASON_MAX] for name, reason in reasons.items()}
@@ -97,8 +97,8 @@ CLUSTER_ANSWER_S: Final = 3.0  # a failover takes a little longer, and is shown 
 READ_RUNS_S: Final = 20.0  # for new outcomes: one record for each night
 
 Silent = Callable[[], Collection[str]]
-Told = Callable[[ClusterLook | None, str], None]
-ToldRuns = Callable[[tuple[Run, ...]], None]
+OnLook = Callable[[ClusterLook | None, str], None]
+OnRuns = Callable[[tuple[Run, ...]], None]
 
 log = logging.getLogger(__name__)
 
@@ -108,15 +108,15 @@ class ClusterWatch:
 
     Args:
         silent: names the services that do not answer now.
-        tell: takes each look, or None and the failure.
-        tell_runs: takes all known outcomes, the first time and when there are new ones.
+        on_look: takes each look, or None and the failure.
+        on_runs: takes all known outcomes, the first time and when there are new ones.
     """
 
-    def __init__(self, bootstrap_servers: Bootstrap, silent: Silent, tell: Told, tell_runs: ToldRuns) -> None:
+    def __init__(self, bootstrap_servers: Bootstrap, silent: Silent, on_look: OnLook, on_runs: OnRuns) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._silent = silent
-        self._tell = tell
-        self._tell_runs = tell_runs
+        self._on_look = on_look
+        self._on_runs = on_runs
         self._runs: list[Run] = []
         self._runs_read: dict[Target, int] | None = None
 
@@ -125,9 +125,9 @@ class ClusterWatch:
             try:
                 await self._connected()
             except KafkaUnavailableError as error:
-                self._tell(None, str(error))
+                self._on_look(None, str(error))
             except TimeoutError:
-                self._tell(None, f"no answer from the brokers within {CLUSTER_ANSWER_S:g} s")
+                self._on_look(None, f"no answer from the brokers within {CLUSTER_ANSWER_S:g} s")
             await asyncio.sleep(CLUSTER_PERIOD_S)
 
     async def _connected(self) -> None:
@@ -137,7 +137,7 @@ class ClusterWatch:
             while True:
                 async with asyncio.timeout(CLUSTER_ANSWER_S):
                     stable, look = await self._look(cluster, targets)
-                self._tell(look, "")
+                self._on_look(look, "")
                 if self._runs_read is None or any(
                     stable[target] > self._runs_read.get(target, 0)
                     for target in targets
@@ -167,7 +167,7 @@ class ClusterWatch:
             self._runs_read = await read_topics(
                 self._bootstrap_servers, [RECONCILIATION_RUNS], self._take_runs, start=self._runs_read
             )
-        self._tell_runs(tuple(self._runs))
+        self._on_runs(tuple(self._runs))
 
     def _take_runs(self, _topic: str, partition: int, records: list[Record]) -> None:
         for record in records:

@@ -86,7 +86,7 @@ class Live:
             reader=reader,
             progress=progress,
             health=health,
-            tell=self._publish,
+            publish=self._publish,
         )
         self._collecting: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None

@@ -153,7 +153,7 @@ _TOLD: Final = {
 class Log(msgspec.Struct, frozen=True):
     """The events, the newest first, and the states that the next round is compared with."""
 
-    told: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()
     services: Mapping[str, Service] | None = None
     troubled: Mapping[str, int] = {}  # since when a service was not ready, by name
     brokers: int | None = None
@@ -180,9 +180,9 @@ def after(
         news += _of_services(before, at_ms, before.services, services)
         news += _of_cluster(before.brokers, brokers, brokers_seen)
         news += _of_lights(before.standings, standings)
-    number = before.told[0].number if before.told else 0
-    told = [Event(number + place, at_ms, text, bad) for place, (text, bad) in enumerate(news, 1)]
-    return Log((*reversed(told), *before.told)[:KEPT_MAX], dict(services), troubled, brokers, standings)
+    number = before.events[0].number if before.events else 0
+    added = [Event(number + place, at_ms, text, bad) for place, (text, bad) in enumerate(news, 1)]
+    return Log((*reversed(added), *before.events)[:KEPT_MAX], dict(services), troubled, brokers, standings)
 
 
 def _of_services(
@@ -195,7 +195,7 @@ def _of_services(
         if was.state is not service.state:
             yield _told(name, service, at_ms - log.troubled.get(name, at_ms)), service.state is not State.READY
         elif service.restarts > was.restarts:
-            yield f"{_NAMES.get(name, name)} was started anew", False
+            yield f"{_NAMES.get(name, name)} was restarted", False
 
 
 def _told(name: str, service: Service, lasted_ms: int) -> str:

@@ -93,21 +93,21 @@ class _Work:
     def take(self, service: str, instance: str, scrape: Scrape, counts: tuple[Count, ...]) -> None:
         known = self._started.get(instance)
         started = started_s(scrape) or 0.0
-        anew = known is not None and started != known
+        restarted = known is not None and started != known
         self._started[instance] = started
-        if anew:
+        if restarted:
             self._restarts[service] = self._restarts.get(service, 0) + 1
         for count in counts:
             if count.service in {"", service}:
                 for key, value in _values(count, scrape).items():
-                    self._add(instance, key, value, anew=anew, first=known is None)
-        if anew:
+                    self._add(instance, key, value, restarted=restarted, first=known is None)
+        if restarted:
             self._forget(instance, {key for count in counts for key in _values(count, scrape)})
 
-    def _add(self, instance: str, key: Key, value: float, *, anew: bool, first: bool) -> None:
+    def _add(self, instance: str, key: Key, value: float, *, restarted: bool, first: bool) -> None:
         counted = self._counted.get(key, Counted())
         last = self._last.get((instance, key), 0.0)
-        fell = anew or value < last
+        fell = restarted or value < last
         gain = value if fell else value - last
         points = counted.points
         if first:  # it may have counted for days: that is no rate
@@ -115,9 +115,9 @@ class _Work:
         self._last[instance, key] = value
         self._counted[key] = Counted(counted.total + gain, counted.at_least or fell, points)
 
-    def _forget(self, instance: str, told: set[Key]) -> None:
+    def _forget(self, instance: str, reported: set[Key]) -> None:
         """A new process has not reported these yet: they begin at 0 as well."""
-        for of, key in [place for place in self._last if place[0] == instance and place[1] not in told]:
+        for of, key in [place for place in self._last if place[0] == instance and place[1] not in reported]:
             del self._last[of, key]
             self._counted[key] = msgspec.structs.replace(self._counted[key], at_least=True)
 

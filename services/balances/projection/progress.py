@@ -36,11 +36,11 @@ class Position(msgspec.Struct, frozen=True):
     Attributes:
         partition: of ledger.postings.
         next_offset: every committed record below it is in the answer, and none from it on.
-        last_stable_offset: where the partition's committed records end; null if the brokers do not tell.
+        last_stable_offset: where the partition's committed records end; null if the brokers do not say.
         offsets_behind: how many offsets are still to be read, 0 when no committed record is missing. Transaction
-            markers have offsets, so it is the most records that can be missing. Null if the brokers do not tell.
+            markers have offsets, so it is the most records that can be missing. Null if the brokers do not say.
         seconds_behind: how long the first missing record can have been in the ledger at most, 0 when none is missing;
-            null if the brokers do not tell.
+            null if the brokers do not say.
     """
 
     partition: int
@@ -54,9 +54,9 @@ class Freshness(msgspec.Struct, frozen=True):
     """How old the answers are.
 
     Attributes:
-        caught_up: whether no committed record is missing; null if the brokers do not tell.
-        offsets_behind: of all partitions together; null if the brokers do not tell.
-        seconds_behind: of the partition that is behind most; null if the brokers do not tell.
+        caught_up: whether no committed record is missing; null if the brokers do not say.
+        offsets_behind: of all partitions together; null if the brokers do not say.
+        seconds_behind: of the partition that is behind most; null if the brokers do not say.
         as_of: how far the view has read each partition.
     """
 
@@ -67,23 +67,25 @@ class Freshness(msgspec.Struct, frozen=True):
 
 
 def as_of(
-    positions: Mapping[int, int], told: Mapping[int, PartitionFreshness], partitions: Iterable[int]
+    positions: Mapping[int, int], freshness: Mapping[int, PartitionFreshness], partitions: Iterable[int]
 ) -> tuple[Position, ...]:
     """The age of an answer about some partitions.
 
     Args:
         positions: next offsets in the snapshot that it was made from; 0 for a partition that is missing.
-        told: the worker's, requested before the snapshot was taken.
+        freshness: the worker's, requested before the snapshot was taken.
     """
-    return tuple(_position(partition, positions.get(partition, 0), told.get(partition)) for partition in partitions)
+    return tuple(
+        _position(partition, positions.get(partition, 0), freshness.get(partition)) for partition in partitions
+    )
 
 
-def _position(partition: int, next_offset: int, told: PartitionFreshness | None) -> Position:
-    if told is None or told.last_stable_offset is None:
+def _position(partition: int, next_offset: int, known: PartitionFreshness | None) -> Position:
+    if known is None or known.last_stable_offset is None:
         return Position(partition, next_offset, None, None, None)
-    stable = told.last_stable_offset
-    behind_told = next_offset < told.next_offset  # the view began anew in between: what was told is of the old one
-    seconds = None if behind_told else told.seconds_behind
+    stable = known.last_stable_offset
+    rebuilt = next_offset < known.next_offset  # the view was rebuilt in between: the age is of the former one
+    seconds = None if rebuilt else known.seconds_behind
     if next_offset >= stable or seconds == 0:
         return Position(partition, next_offset, stable, 0, 0.0)
     return Position(partition, next_offset, stable, stable - next_offset, seconds)

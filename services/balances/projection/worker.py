@@ -123,7 +123,7 @@ class View:
     async def _open(self) -> None:
         dropped = await self._writing.call(partial(self._store.open, self._cluster_id))
         if dropped is not None:
-            log.warning("the view is made anew from the topic", extra={"reason": dropped})
+            log.warning("the view is rebuilt from the topic", extra={"reason": dropped})
 
     async def _end(self, tasks: "list[asyncio.Future[Any]]") -> None:
         await _cancel(tasks)

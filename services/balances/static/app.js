@@ -19,7 +19,7 @@ let heard = performance.now();
 let shown = null;
 let timer = null;
 
-const tell = (state, text) => {
+const setStream = (state, text) => {
   setData(find("stream"), "state", state);
   setSign(find("stream"), SIGNS[state]);
   setText(find("stream").lastElementChild, text);
@@ -27,7 +27,7 @@ const tell = (state, text) => {
 };
 
 const lose = (why) => {
-  tell("lost", "connection lost");
+  setStream("lost", "connection lost");
   setText(find("lost"), why + " Trying again. " + (shown === null ? "There are no figures yet." : "The figures are those of " + time(shown) + "."));
 };
 
@@ -37,7 +37,7 @@ const take = (event) => {
   shown = now.at_ms;
   parts.forEach((show) => show(now));
   setText(find("lost"), "");
-  tell("live", "live \u00b7 " + time(now.at_ms));
+  setStream("live", "live \u00b7 " + time(now.at_ms));
 };
 
 const connect = () => {
@@ -62,9 +62,9 @@ const watch = () => {
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) return connect();
   clearTimeout(timer);
-  if (source) source.close(); // who does not look keeps nobody at work
+  if (source) source.close(); // a hidden page costs the view nothing
   source = null;
-  return tell("paused", "paused");
+  return setStream("paused", "paused");
 });
 
 search();

@@ -1,5 +1,5 @@
 // Making and changing elements. What holds: all text goes in as text, never as markup; what has not changed is not
-// touched, so that a screen reader is told of changes only.
+// touched, so that a screen reader announces changes only.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -20,7 +20,7 @@ export const svg = (name, attributes = {}, ...children) => {
   return made;
 };
 
-/** A sign of the page's own set: good, bad, warn or unknown. It says nothing that the text beside it does not say. */
+/** A sign of the page's own set: good, bad, warn or unknown. It says nothing that the text next to it does not say. */
 export const sign = (kind) => svg("svg", { class: "sign", "aria-hidden": "true" }, svg("use", { href: "#sign-" + kind }));
 
 export const setSign = (element, kind) => {

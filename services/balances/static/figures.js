@@ -1,4 +1,4 @@
-// Everything beside the picture: the tiles, the invariants' lights, what happened, the reconciliation and the totals.
+// Everything but the picture: the tiles, the invariants' lights, what happened, the reconciliation and the totals.
 
 import { el, find, setData, setSign, setText, sign } from "./dom.js";
 import { NONE, all, count, counted, date, money, plural, seconds, time } from "./format.js";
@@ -31,7 +31,7 @@ const effects = (now) => {
 const view = (now) => {
   if (!now.view) return ["bad", NONE, now.view_failure || "does not answer"];
   const behind = now.view.behind_s;
-  if (behind === null) return ["warn", NONE, "the brokers do not tell the topic's end"];
+  if (behind === null) return ["warn", NONE, "the brokers do not report the topic's end"];
   return [behind > 5 ? "warn" : "good", seconds(behind), "behind ledger.postings"];
 };
 
@@ -91,17 +91,17 @@ const lights = (list) => {
 const when = (ms, now) => (now - ms < 12 * 3600 * 1000 ? time(ms) : date(ms));
 
 const news = (list, none) => {
-  let told = 0;
+  let newest = 0;
   return (now) => {
-    if (now.events.length && now.events[0].number < told) told = 0; // a view that was started anew counts from 1 again
+    if (now.events.length && now.events[0].number < newest) newest = 0; // a restarted view counts from 1 again
     for (const event of [...now.events].reverse()) {
-      if (event.number <= told) continue;
-      told = event.number;
+      if (event.number <= newest) continue;
+      newest = event.number;
       const item = el("li", { "data-bad": event.bad }, sign(event.bad ? "bad" : "good"), el("span", {}, el("time", { datetime: new Date(event.at_ms).toISOString() }, time(event.at_ms)), " " + event.text));
       list.prepend(item);
     }
     while (list.children.length > NEWS) list.lastElementChild.remove();
-    none.hidden = told > 0;
+    none.hidden = newest > 0;
   };
 };
 

@@ -14,14 +14,14 @@ const STATUSES = {
 
 const KNOWN_MS = 3000;
 
-/** Digits of each currency's minor unit, as snapshots have them; told by `learn`. */
+/** Digits of each currency's minor unit, as snapshots have them; filled by `learn`. */
 const digits = new Map();
-let told;
-const known = new Promise((resolve) => (told = resolve));
+let ready;
+const known = new Promise((resolve) => (ready = resolve));
 
 export const learn = (now) => {
   for (const one of now.view ? now.view.currencies : []) digits.set(one.currency, one.digits);
-  if (digits.size) told();
+  if (digits.size) ready();
 };
 
 const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -50,7 +50,7 @@ const link = (kind, name) => el("a", { href: "#" + kind + "=" + encodeURICompone
 const behind = (positions) => {
   const worst = Math.max(...positions.map((one) => (one.seconds_behind === null ? Infinity : one.seconds_behind)));
   if (worst === 0) return "as of now";
-  return worst === Infinity ? "how old this is, the brokers do not tell" : "at most " + milliseconds(worst * 1000) + " old";
+  return worst === Infinity ? "how old this is, the brokers do not say" : "at most " + milliseconds(worst * 1000) + " old";
 };
 
 const entryRow = (entry) => {
