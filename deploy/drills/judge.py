@@ -3,7 +3,6 @@
 Commits are read from the logs: a transaction's marker carries the time at which its partition's leader wrote it.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import aclosing
@@ -14,6 +13,7 @@ from deploy.checkers.cover import REVERSAL_WINDOW
 from deploy.checkers.verdict import PASS, Kind, Verdict, Violation
 from deploy.drills.drill import Anomaly
 from deploy.drills.stage import Stage
+from deploy.drills.waiting import eventually
 from deploy.verification import verify_cluster
 from shared.kafka.client.batches import Batch, Marker, pages
 from shared.kafka.client.cluster import LATEST, Cluster, Target
@@ -128,17 +128,15 @@ async def progress(
     Raises:
         TimeoutError: none came within `within_s` seconds.
     """
-    try:
-        async with asyncio.timeout(within_s):
-            while True:
-                found = await next_commits(stage, since, at_ms)
-                if seconds := [
-                    after_s for at, after_s in found.items() if at[0] == topic and partition in {None, at[1]}
-                ]:
-                    return min(seconds)
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError as error:
-        raise TimeoutError(f"{topic}: no commit within {within_s:.0f} s") from error
+    seconds: list[float] = []
+
+    async def committed() -> bool:
+        found = await next_commits(stage, since, at_ms)
+        seconds.extend(after_s for at, after_s in found.items() if at[0] == topic and partition in {None, at[1]})
+        return bool(seconds)
+
+    await eventually(committed, f"a commit in {topic}", within_s, every_s=_POLL_S)
+    return min(seconds)
 
 
 async def next_commits(stage: Stage, since: Mark, at_ms: int) -> dict[Target, float]:

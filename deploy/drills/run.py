@@ -69,6 +69,21 @@ def in_order(results: Iterable[Result], drills: Iterable[Drill]) -> list[Result]
     return sorted(results, key=lambda one: order[one.name])
 
 
+def explained(error: Exception, journal: Journal, limit_s: float | None = None) -> str:
+    """Return why a drill could not go on. Pure.
+
+    Args:
+        limit_s: the drill's limit, if it was reached; the cancelled wait is then a note of the error's cause.
+    """
+    step = f"the last step was: {journal.steps[-1].what}" if journal.steps else "before its first step"
+    if limit_s is not None and isinstance(error, TimeoutError):
+        waits = getattr(error.__cause__, "__notes__", [])
+        return "; ".join(
+            [f"not done within {limit_s:g} s, its limit", *(f"it waited until: {one}" for one in waits[:1]), step]
+        )
+    return f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__}; {step}"
+
+
 class _Runner:
     """Runs the drills of one group."""
 
@@ -114,8 +129,9 @@ class _Runner:
         begun_s = time.monotonic()
         stage: Stage | None = None
         failure: tuple[Verdict, str] | None = None
+        limit = asyncio.timeout(drill.within_s)
         try:
-            async with asyncio.timeout(drill.within_s), AsyncExitStack() as resources:
+            async with limit, AsyncExitStack() as resources:
                 files = resources.enter_context(tempfile.TemporaryDirectory(prefix=f"{drill.name}-"))
                 name = f"{drill.name}-{secrets.token_hex(3)}"
                 stage = Stage(target, Path(files), name, self._seed, resources, lambda text: self._say(f"    {text}"))
@@ -123,7 +139,8 @@ class _Runner:
         except (NoEvidenceError, NotInjectedError) as error:
             failure = Verdict.NO_DATA, str(error)
         except Exception as error:  # noqa: BLE001 # whatever it is, it is this drill's verdict, and the next one runs
-            failure = Verdict.FAILED, f"{type(error).__name__}: {error}"
+            limit_s = drill.within_s if limit.expired() else None
+            failure = Verdict.FAILED, explained(error, stage.journal if stage else Journal(), limit_s)
         await self._heal()
         seconds = time.monotonic() - begun_s
         if stage is None or failure is not None:
@@ -140,7 +157,7 @@ class _Runner:
                 await check()
             verdict, reason = judged(drill, stage.journal)
         except Exception as error:  # noqa: BLE001 # the same
-            verdict, reason = Verdict.FAILED, f"{type(error).__name__}: {error}"
+            verdict, reason = Verdict.FAILED, explained(error, stage.journal)
         self._report(drill, verdict, reason, seconds, stage.journal)
 
     def _report(self, drill: Drill, verdict: Verdict, reason: str, seconds: float, journal: Journal) -> None:

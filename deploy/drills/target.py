@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.drills.drill import LOCAL, SECURE
+from deploy.drills.waiting import until
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView
 from deploy.local.supervisor.component import Component
@@ -173,11 +174,7 @@ class Target:
         Raises:
             TimeoutError: it is not ready within `within_s` seconds.
         """
-        begun_s = time.monotonic()
-        async with asyncio.timeout(within_s):
-            while not self.component(name).ready:
-                await asyncio.sleep(POLL_S)
-        return time.monotonic() - begun_s
+        return await until(lambda: self.component(name).ready, f"{name} is ready", within_s)
 
     async def _elect_preferred_leaders(self) -> None:
         """Have each partition led by its first replica. Brokers do so by themselves, but later: in the next drill."""

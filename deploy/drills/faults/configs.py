@@ -1,16 +1,12 @@
 """Faults of configuration: a topic or a consumer group has another setting until it is healed."""
 
-import asyncio
-from typing import Final
-
 from deploy.drills.target import Target
+from deploy.drills.waiting import eventually
 from shared.kafka.client.cluster import Cluster, check
 from shared.kafka.client.requests import Request
 
 _TOPIC, _GROUP, _SET = 2, 32, 0
 """Of Kafka's types of resources and operations (KIP-339, KIP-848)."""
-_SEEN_S: Final = 30.0
-_POLL_S: Final = 0.1
 
 
 class TopicConfig:
@@ -50,10 +46,11 @@ class TopicConfig:
                 check(answer["ErrorCode"], f"{self.name}: {answer['ErrorMessage']}")
 
         await cluster.retry(attempt, f"{self.name} cannot be set")
-        async with asyncio.timeout(_SEEN_S):
-            for node_id in cluster.brokers:
-                while await self._seen(cluster, node_id) != value:
-                    await asyncio.sleep(_POLL_S)
+
+        async def everywhere() -> bool:
+            return all([await self._seen(cluster, node_id) == value for node_id in cluster.brokers])
+
+        await eventually(everywhere, f"every broker has {self.name}")
 
     async def _seen(self, cluster: Cluster, node_id: int) -> str | None:
         """Return the setting as one broker has it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from deploy.drills.proxy.requests import Request
 from deploy.drills.proxy.rules import Act, Evidence, Rule
+from deploy.drills.waiting import waiting_for
 from shared.kafka.protocol.codec import Values
 
 DEADLINE_S = 60.0
@@ -88,8 +89,9 @@ class Injection:
 
     async def _until(self, reached: Callable[[], bool], what: str, within_s: float) -> None:
         try:
-            async with asyncio.timeout(within_s):
-                while not reached():
-                    await self._changed.wait()
+            with waiting_for(f"{what} of {self.rule}"):
+                async with asyncio.timeout(within_s):
+                    while not reached():
+                        await self._changed.wait()
         except TimeoutError as error:
             raise NotInjectedError(f"not within {within_s} s: {what} of {self.rule}; {self.evidence}") from error
