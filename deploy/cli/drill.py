@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import tempfile
-import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,19 +11,28 @@ import click
 import msgspec
 
 from deploy.cli.demo import START_ERRORS
-from deploy.cli.output import answer, console, failing_on, fields_text, json_option, note, print_rows, table
-from deploy.drills.catalogue import DRILLS, EVERY, NoSuchDrillError, find
+from deploy.cli.output import (
+    EXIT_NOTHING,
+    answer,
+    console,
+    failing_on,
+    json_option,
+    note,
+    print_rows,
+    table,
+)
+from deploy.drills.catalogue import ALERTS, DRILLS, EVERY, NoSuchDrillError, find
 from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict, described
+from deploy.drills.listing import counted, listed, row, shown
 from deploy.drills.recovery import Row, recover
 from deploy.drills.report import write
 from deploy.drills.run import in_order, run_drills
 from deploy.drills.soak import soak_drill
 from shared.kafka.runtime.process import stop_on_signals
 
-_LISTED = ("row", "name", "tier", "control", "targets", "claim")
 _STYLES = {Verdict.AS_EXPECTED: "green", Verdict.NOT_ON_THIS_TARGET: "yellow"}
 _INTERRUPTED = 130
-_SHOWN_CHARS = 100
+_LISTED_CHARS = 150
 
 
 @click.group()
@@ -38,8 +47,8 @@ def drill() -> None:
 @json_option("Print one JSON object with all drills.")
 def list_drills() -> None:
     """List all drills: those of the rows, then those of the alerts."""
-    rows = [_row(one) for one in EVERY]
-    answer({"drills": rows}, lambda: print_rows(rows, _LISTED, width_chars=150))
+    answer({"drills": [row(one) for one in EVERY]}, lambda: click.echo(listed(EVERY, console(_LISTED_CHARS).width)))
+    note(f"drill: {counted(EVERY)}")
 
 
 @drill.command()
@@ -48,12 +57,17 @@ def list_drills() -> None:
 def show(name: str) -> None:
     """Show what a drill does; NAME is its name or row, or an alert."""
     one = _find((name,))[0]
-    answer(_row(one) | {"steps": described(one), "reading": list(one.reading)}, lambda: click.echo(_shown(one)))
+    answer(row(one) | {"steps": described(one), "reading": list(one.reading)}, lambda: click.echo(shown(one)))
 
 
 @drill.command()
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Run the drills of all rows; alerts have the tag alert.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help=f"Run the drills of all {len(DRILLS)} rows. Those of the {len(ALERTS)} alerts have the tag alert.",
+)
 @click.option("--tag", help="Run the drills with this tag.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of each drill's random choices.")
 @click.option("--on", type=click.Choice(TARGETS), default=LOCAL, show_default=True, help="The target.")
@@ -66,7 +80,10 @@ def show(name: str) -> None:
 def run(names: tuple[str, ...], *, everything: bool, tag: str | None, seed: int, on: str, keep: Path | None) -> None:
     """Run drills on a stack of their own; each of NAMES is a name or a row, such as A2, or an alert.
 
-    Steps go to stderr. Exit codes: 0 every drill showed its claim, 1 one did not, 2 wrong usage, 130 interrupted.
+    Steps go to stderr. A drill that cannot run on the target is counted apart, and is neither a pass nor a failure.
+
+    Exit codes: 0 every drill that ran showed its claim, 1 one did not, 2 wrong usage, 3 none can run on the target, 130
+    interrupted: everything is healed and stopped first.
     """
     chosen = list(DRILLS) if everything else _find(names, tag)
     if not chosen:
@@ -112,7 +129,8 @@ def _run_and_report(chosen: list[Drill], directory: Path, seed: int, on: str, ke
         note("drill: interrupted; nothing is left running")
         sys.exit(_INTERRUPTED)
     answer(summary, lambda: _print(results))
-    sys.exit(0 if all(one.passed or one.verdict is Verdict.NOT_ON_THIS_TARGET for one in results) else 1)
+    ran = [one for one in results if one.verdict is not Verdict.NOT_ON_THIS_TARGET]
+    sys.exit((0 if all(one.passed for one in ran) else 1) if ran else EXIT_NOTHING)
 
 
 @drill.command()
@@ -171,55 +189,22 @@ def _find(names: tuple[str, ...], tag: str | None = None) -> list[Drill]:
         raise click.UsageError(str(error)) from error
 
 
-def _row(one: Drill) -> dict[str, object]:
-    return {
-        "row": one.row,
-        "name": one.name,
-        "tier": "test" if one.quick else "drills",
-        "control": ", ".join(sorted(one.control)),
-        "targets": ", ".join(one.targets),
-        "tags": ", ".join(one.tags),
-        "claim": one.claim,
-    }
-
-
-def _shown(one: Drill) -> str:
-    """Return a drill for people."""
-    control = f"yes: {', '.join(sorted(one.control))} must happen" if one.is_control else "no: no anomaly may happen"
-    fields = {
-        "control": control,
-        "targets": ", ".join(one.targets),
-        "tags": ", ".join(one.tags) or "none",
-        "limit": f"{one.within_s:.0f} s",
-        "run": f"once drill run {one.key}",
-        "read": ", ".join(one.reading) or "nothing more",
-    }
-    return "\n".join(
-        [
-            one.title,
-            "",
-            *_wrapped(f"{one.claim}."),
-            "",
-            *_wrapped(described(one)),
-            "",
-            fields_text(fields),
-        ]
-    )
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _SHOWN_CHARS)
-
-
 def _summary(results: list[Result]) -> dict[str, object]:
-    counts = {verdict.value: sum(one.verdict is verdict for one in results) for verdict in Verdict}
+    verdicts = Counter(one.verdict for one in results)
     return {
         "drills": len(results),
-        "verdicts": counts,
+        "verdicts": {verdict.value: verdicts[verdict] for verdict in Verdict},
+        **_figures(results),
+        "results": msgspec.to_builtins(results),
+    }
+
+
+def _figures(results: list[Result]) -> dict[str, int]:
+    """Return what the drills saw, in all."""
+    return {
         "records": sum(one.journal.records for one in results),
         "faults": sum(len(one.journal.faults) for one in results),
         "anomalies": sum(found.count for one in results for found in one.journal.anomalies),
-        "results": msgspec.to_builtins(results),
     }
 
 
@@ -232,7 +217,10 @@ def _print(results: list[Result]) -> None:
     console(110).print(made)
     for one in results:
         if one.reason:
-            note(f"{one.key} {one.verdict}: {one.reason}")
+            note(f"drill: {one.key} {one.verdict}: {one.reason}")
+    verdicts = Counter(one.verdict for one in results)
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
+    note(f"drill: {counts}; {', '.join(f'{count:,} {name}' for name, count in _figures(results).items())}")
 
 
 def _say(text: str) -> None:

@@ -122,7 +122,7 @@ class _Runner:
 
     async def _run(self, drill: Drill) -> None:
         if self._on not in drill.targets:
-            self._report(drill, Verdict.NOT_ON_THIS_TARGET, f"runs on {', '.join(drill.targets)}", 0.0, Journal())
+            self._report(drill, Verdict.NOT_ON_THIS_TARGET, f"it runs on {', '.join(drill.targets)}", 0.0, Journal())
             return
         target = None if drill.needs is Needs.OWN else await self._healthy()
         self._say(f"{drill.title}: {drill.claim}")
