@@ -1,11 +1,10 @@
-"""The documentation that is generated: topics, metrics, settings, access, drills. Pure: catalogues in, Markdown out."""
+"""The documentation that is generated: topics, metrics, settings, access, drills: catalogues in, Markdown out."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from deploy.drills.catalogue import DRILLS
-from deploy.drills.drill import FAMILIES
+from deploy.drills import documentation
 from deploy.security.redis_users import USERS
 from shared.events.catalogue import REPLICATION_FACTOR, TOPICS, min_insync_replicas
 from shared.kafka.admin.rules import PRINCIPALS, Kind, Pattern, rules_of
@@ -163,44 +162,10 @@ In the local stack, whose certificates are in `.once/data/credentials`:
 
 
 def drills() -> str:
-    families = []
-    for letter, title in FAMILIES.items():
-        rows = [
-            (one.row, f"`{one.name}`", one.claim, _names(sorted(one.control)) or "no", _names(one.targets))
-            for one in DRILLS
-            if one.row.startswith(letter)
-        ]
-        if rows:
-            families.append(f"## {title}\n\n{_table(('row', 'drill', 'claim', 'control', 'targets'), rows)}")
-    return _page("Drills", _DRILLS, "\n".join(families))
-
-
-_DRILLS: Final = """\
-A drill shows one claim about exactly-once semantics on real brokers. It injects the fault, watches what happens, and
-judges. A control shows the failure that a protection is for: its anomaly must be found, or it fails.
-
-    once drill list
-    once drill show A2
-    once drill run A2 lost-acknowledgement
-    once drill run --all --keep .once/drills
-    once drill run --tag alert
-    once drill soak --minutes 30 --seed 1
-
-Each run starts a stack of its own and leaves nothing running, also after Ctrl-C. Steps go to stderr. With `--keep`,
-each drill gets a page in `report`: time line, faults, what was seen and expected. `results.json` there has the same as
-data.
-
-- as expected: everything seen was as expected, each fault left evidence, and exactly the expected anomalies were found.
-- not as expected: the reason names what was seen and what was expected.
-- no data: a fault left no evidence, or nothing was observed. It is not a pass.
-- not on this target: the drill cannot run there. The proxy that loses and delays requests cannot look into TLS.
-- failed: the drill itself could not go on.
-
-The checkers name anomalies as [Jepsen](https://jepsen.io) does, except that a lost write is a loss and G1a an aborted
-read. `once drill soak` makes random faults for a chosen time; its judges are a checker of histories,
-`once verify`, Spark's reconciliation and the view. `make drills` runs all drills, those of [alerts](alerts.md)
-included, and `make drills-transactions` the table of [a transaction's requests](transactions.md), lost, late and
-repeated."""
+    content = documentation.page(
+        _table, documentation.last_run(), documentation.last_recovery(), documentation.last_mutants()
+    )
+    return f"# Drills\n\n{_GENERATED}\n\n{content}"
 
 
 def _own_fields(cls: type[Settings]) -> Iterable["dataclasses.Field[Any]"]:

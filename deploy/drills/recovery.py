@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -45,6 +45,8 @@ GROUP_SESSIONS_MS: Final = (6_000, 3_000)
 HEARTBEAT_S: Final = 1.0
 """group.consumer.heartbeat.interval.ms: a member learns of its new partitions by its next heartbeat."""
 PER_S: Final = 40
+ROLES: Final = ("partition leader", "transaction coordinator", "group coordinator", "controller")
+"""The brokers that the ledger depends on."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -64,6 +66,39 @@ class Row(msgspec.Struct, frozen=True):
     def is_within(self) -> bool:
         """Whether every kill was survived within its bound."""
         return self.worst_s <= self.bound_s
+
+
+class Bound(NamedTuple):
+    """The bound of a row on idle cores, and the settings and allowances that it is the sum of."""
+
+    killed: str
+    seconds: float
+    because: str
+
+
+def bounds() -> list[Bound]:
+    """Return the bound of each row on idle cores, in the rows' order. Pure."""
+    session_s, work = SESSION_TIMEOUT_MS / 1000, f"work {WORK_S:g} s"
+    restart = START_S + WORK_S, f"start of the process {START_S:g} s, {work}"
+    failover_s, failover = session_s + WORK_S, f"broker.session.timeout.ms {session_s:g} s, {work}"
+    quorum = f"controller.quorum.fetch.timeout.ms and one backoff of the election {QUORUM_S:g} s"
+    return [
+        *(Bound(name, *restart) for name in (*CHANGELOGS, "redis")),
+        *(Bound(role, failover_s, f"{failover}; as for the controller if it is that too") for role in ROLES[:-1]),
+        Bound(ROLES[-1], failover_s + QUORUM_S, f"{failover}, {quorum}"),
+        *(
+            Bound(
+                _for_good(session_ms),
+                session_ms / 1000 + HEARTBEAT_S + WORK_S,
+                f"consumer.session.timeout.ms {session_ms / 1000:g} s, a heartbeat {HEARTBEAT_S:g} s, {work}",
+            )
+            for session_ms in GROUP_SESSIONS_MS
+        ),
+    ]
+
+
+def _for_good(session_ms: int) -> str:
+    return f"ledger for good, session of {session_ms / 1000:g} s"
 
 
 def allowed_s(idle_s: float, usual_s: float) -> float:
@@ -87,12 +122,13 @@ async def failover_bound_s(stage: Stage, broker: str, usual_s: float) -> float:
 def roles(stage: Stage) -> dict[str, Callable[[], Awaitable[str]]]:
     """Return the brokers that the ledger depends on, by role."""
     target = stage.target
-    return {
-        "partition leader": lambda: target.leader(LEDGER_POSTINGS, 0),
-        "transaction coordinator": lambda: target.transaction_coordinator("ledger-0"),
-        "group coordinator": lambda: target.group_coordinator("ledger"),
-        "controller": target.controller,
-    }
+    found = (
+        lambda: target.leader(LEDGER_POSTINGS, 0),
+        lambda: target.transaction_coordinator("ledger-0"),
+        lambda: target.group_coordinator("ledger"),
+        target.controller,
+    )
+    return dict(zip(ROLES, found, strict=True))
 
 
 async def measure(stage: Stage, service_kills: int, broker_kills: int) -> list[Row]:
@@ -187,7 +223,7 @@ class _Recovery:
                 one.kill()
                 seconds = await self._all_commit(since, killed_ms, lost)
                 found.append((seconds, session_ms / 1000 + HEARTBEAT_S + allowed_s(WORK_S, usual_s)))
-        self._add(f"ledger for good, session of {session_ms / 1000:g} s", found)
+        self._add(_for_good(session_ms), found)
 
     async def _shared(self, one: Service) -> set[int]:
         """Wait until both instances have partitions, and return those of this one."""
