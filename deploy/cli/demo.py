@@ -10,8 +10,8 @@ import msgspec
 
 from deploy.checkers.verdict import FIGURES
 from deploy.cli.output import answer, console, failing_on, json_option, note, progress, table
-from deploy.demo.opinions import COMPARED, ViewBehindError
 from deploy.demo.run import DemoResult, demonstrate
+from deploy.drills.opinions import COMPARED, ViewBehindError
 from deploy.local.jars import JarError
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.prerequisites import PrerequisiteError

@@ -10,9 +10,10 @@ that it takes up, immediately or far behind it. All choices replay from a seed.
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import msgspec
+
+from deploy.drills.bad_records import BAD_RECORDS, CONFLICT
 
 SERVICES = ("ingest", "transform", "ledger", "outbox")
 BROKERS = 3
@@ -26,8 +27,6 @@ REPEATS = 50
 BAD = 10
 PLANTED = REPEATS + BAD
 _ADJACENT_SHARE = 0.3
-
-Fields = dict[str, Any]
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -136,32 +135,3 @@ def _older(value: bytes) -> bytes:
 
 
 _WAYS: tuple[Callable[[bytes], bytes], ...] = (_reordered, _older)
-
-
-def _with(**changes: object) -> Callable[[Fields], bytes]:
-    return lambda fields: msgspec.json.encode(fields | changes)
-
-
-def _without(name: str) -> Callable[[Fields], bytes]:
-    return lambda fields: msgspec.json.encode({key: value for key, value in fields.items() if key != name})
-
-
-def _more(fields: Fields) -> bytes:
-    return msgspec.json.encode(fields | {"amount_minor": fields["amount_minor"] + 1})
-
-
-CONFLICT = "conflict"
-
-BAD_RECORDS: dict[str, Callable[[Fields], bytes]] = {
-    "not-utf8": lambda fields: msgspec.json.encode(fields | {"reference": "?"}).replace(b'"?"', b'"\xc3\x28"'),
-    "not-json": lambda fields: msgspec.json.encode(fields)[:-1],
-    "no-payment-id": _without("payment_id"),
-    "no-debtor": _without("debtor"),
-    "zero": _with(amount_minor=0),
-    "negative": _with(amount_minor=-100),
-    "float": _with(amount_minor=12.5),
-    "unknown-currency": _with(currency="ZZZ"),
-    "unknown-schema-version": _with(schema_version=99),
-    CONFLICT: _more,
-}
-"""One bad record of each kind, made from a payment's fields."""

@@ -14,17 +14,18 @@ import msgspec
 from deploy import PROJECT_ROOT
 from deploy.checkers.verdict import PASS, Verdict
 from deploy.demo.faults import BAD, FLUSH, PLANTED, REPEATS, SERVICES, Fault, Injected, due, interleave, plan
-from deploy.demo.opinions import Reconciled, Viewed, differences, disagreements, reconciling, view
+from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.faults.processes import Kill
+from deploy.drills.faults.redis import Flush
+from deploy.drills.opinions import Reconciled, Viewed, differences, disagreements, reconciling, view
+from deploy.drills.run import started
+from deploy.drills.target import Target
+from deploy.drills.workload import subscribe_to_receipts
 from deploy.load.loader import load_file
-from deploy.local.supervisor.component import Component
 from deploy.local.supervisor.stack import Stack
 from deploy.local.supervisor.topology import VIEW
 from deploy.verification import verify_cluster
-from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
-from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.kafka.admin.groups import PIPELINE
-from shared.kafka.client.access import Bootstrap
-from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
 from shared.settings import partitions
 
@@ -45,10 +46,6 @@ EXPECTED_INPUT = {
     "ledger": LEGS_PER_TRANSACTION * TRANSACTIONS + ACCOUNTS,
     "outbox": TRANSACTIONS,
 }
-RECEIPTS = Subscriptions(
-    tuple(Subscription(kind.value, "file:receipts") for kind in (EffectKind.RECEIPT, EffectKind.NOTICE))
-)
-"""One of every payment: in the bank's file each has one client side, which is debited or credited."""
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -118,32 +115,23 @@ async def demonstrate(
     """
     begun = time.monotonic()
     say("starting three brokers, Redis and the services")
-    stack = Stack(directory, services=(*SERVICES, VIEW), partitions=partitions(), prepare=subscribe_to_receipts)
-    try:
-        # The stack waits by itself; in a thread, so that signals reach this loop
-        await asyncio.to_thread(stack.start)
-        await asyncio.to_thread(stack.wait_ready, READY_S)
-        say(f"watch it at {_page(stack)}")
-        brokers = stack.kafka.bootstrap_servers
+    running = started(directory, (*SERVICES, VIEW), partitions=partitions(), prepare=subscribe_to_receipts)
+    async with running as target:
+        page = target.component(VIEW).endpoint
+        say(f"watch it at {page}")
         planned = plan(seed)
-        loader = _Loader(brokers, seed, progress)
+        loader = _Loader(target.bootstrap_servers, seed, progress)
         loading = asyncio.create_task(loader.run())
-        faults = await _inject(stack, loader, loading, planned, say)
+        faults = await _inject(target, loader, loading, planned, say)
         await loading
-        verdict, reconciliation = await _judge(stack, directory / "lake", say)
-        viewed = await view(_page(stack))
+        verdict, reconciliation = await _judge(target.stack, directory / "lake", say)
+        viewed = await view(page)
         differing = differences(viewed, verdict, reconciliation)
         missing = [*shortfalls(verdict, faults, planned), *disagreements(verdict, reconciliation), *differing]
         seconds = round(time.monotonic() - begun, 1)
         result = DemoResult(verdict, reconciliation, viewed, not differing, faults, missing, seconds)
         await done(result)
         return result
-    finally:
-        await asyncio.to_thread(stack.kill)
-
-
-def _page(stack: Stack) -> str:
-    return stack.services[VIEW].endpoint
 
 
 async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconciled]:
@@ -156,18 +144,6 @@ async def _judge(stack: Stack, lake: Path, say: Say) -> tuple[Verdict, Reconcile
         )
         say("reconciling the same topics in Spark")
         return verdict, await spark.reconcile(brokers, say)
-
-
-def subscribe_to_receipts(brokers: Bootstrap) -> None:
-    """Subscribe every account to receipts, before the ledger starts and reads the subscription."""
-
-    async def send() -> None:
-        # The brokers have just come up, on a machine that may be busy
-        async with IdempotentWriter(brokers, request_timeout_s=READY_S) as writer:
-            value = encode_subscriptions(RECEIPTS)
-            await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), value)
-
-    asyncio.run(send())
 
 
 class _Loader:
@@ -194,21 +170,22 @@ class _Loader:
 
 
 async def _inject(
-    stack: Stack, loader: _Loader, loading: "asyncio.Task[None]", planned: list[Fault], say: Say
+    target: Target, loader: _Loader, loading: "asyncio.Task[None]", planned: list[Fault], say: Say
 ) -> list[Injected]:
-    """Inject each fault when its moment has come. One that finds no input left does not count."""
+    """Inject each fault when its moment has come. One that finds no input left, or no work, does not count."""
     injected: list[Injected] = []
     for fault in planned:
         # Polled: no event reports that the target is ready and at work
-        while not loading.done() and not (due(fault, loader.loaded, PAYMENTS) and await _at_work(stack, fault)):
+        while not loading.done() and not (due(fault, loader.loaded, PAYMENTS) and await _at_work(target, fault)):
             await asyncio.sleep(POLL_S)
         loaded = loader.loaded
-        if fault.action == FLUSH:
-            stack.redis.flush()
-        else:
-            _component(stack, fault.target).kill()
+        try:
+            await (Flush() if fault.action == FLUSH else Kill(fault.target)).inject(target)
+        except NoEvidenceError as error:
+            say(f"{fault.action} {fault.target}: {error}")
+            continue
         # Read after the fault: at least this many records remained when it hit
-        processed = await _processed(stack.kafka.bootstrap_servers, fault.watched)
+        processed = await _processed(target.bootstrap_servers, fault.watched)
         remaining = EXPECTED_INPUT[fault.watched] - processed
         if remaining > 0:
             injected.append(Injected(fault.action, fault.target, fault.watched, loaded, processed, remaining))
@@ -219,14 +196,9 @@ async def _inject(
     return injected
 
 
-def _component(stack: Stack, name: str) -> Component:
-    return next(component for component in stack.components if component.name == name)
-
-
-async def _at_work(stack: Stack, fault: Fault) -> bool:
+async def _at_work(target: Target, fault: Fault) -> bool:
     """Whether the target is back from an earlier kill and the watched service has begun: there is work to lose."""
-    ready = _component(stack, fault.target).ready
-    return ready and await _processed(stack.kafka.bootstrap_servers, fault.watched) > 0
+    return target.component(fault.target).ready and await _processed(target.bootstrap_servers, fault.watched) > 0
 
 
 async def _processed(brokers: str, service: str) -> int:

@@ -23,6 +23,7 @@ from deploy.drills.target import Target
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
 from shared.kafka.client.access import Bootstrap
+from shared.settings import InstallationSettings
 
 READY_S: Final = 120.0
 PIPELINE: Final = ("gateway", "ingest", "transform", "ledger", "outbox", "balances")
@@ -212,6 +213,7 @@ async def started(
     secure: bool = False,
     monitoring: bool = False,
     brokers: int = 3,
+    partitions: int = InstallationSettings.partitions,
     broker_metrics: bool = False,
     broker_overrides: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -229,6 +231,7 @@ async def started(
             secure=secure,
             monitoring=monitoring,
             brokers=brokers,
+            partitions=partitions,
             broker_metrics=broker_metrics,
             broker_overrides=broker_overrides,
             environment=dict(environment or {}),

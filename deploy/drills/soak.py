@@ -20,20 +20,19 @@ from typing import Final, NamedTuple
 import msgspec
 
 from deploy.cut import DEFAULTS
-from deploy.demo.opinions import differences, disagreements, reconciling, view
-from deploy.demo.run import subscribe_to_receipts
 from deploy.drills.drill import Drill, Needs
 from deploy.drills.faults.fault import Fault
 from deploy.drills.faults.processes import Kill, Pause, TakeAway
 from deploy.drills.footprint import GROWTH_MAX, Sample, footprint, growths
 from deploy.drills.history import History
 from deploy.drills.judge import verified
+from deploy.drills.opinions import differences, disagreements, reconciling, view
 from deploy.drills.recording import recording
 from deploy.drills.registers import Registers
 from deploy.drills.run import PIPELINE, started
 from deploy.drills.stage import Stage
 from deploy.drills.target import Target
-from deploy.drills.workload import flowing
+from deploy.drills.workload import flowing, subscribe_to_receipts
 from deploy.local.supervisor.topology import VIEW
 from shared.events.catalogue import LEDGER_POSTINGS, PAYMENTS_RAW
 from shared.kafka.admin.groups import PIPELINE as GROUPS

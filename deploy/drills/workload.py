@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from deploy import PROJECT_ROOT
-from deploy.demo.faults import BAD_RECORDS, CONFLICT
+from deploy.drills.bad_records import BAD_RECORDS, CONFLICT
 from deploy.drills.stage import Stage
 from deploy.drills.waiting import until
 from shared.events.catalogue import PAYMENTS_RAW, REFERENCE_SUBSCRIPTIONS
@@ -35,6 +35,11 @@ _SPOILED: Final = tuple(name for name in BAD_RECORDS if name != CONFLICT)  # whi
 _TICK_S: Final = 0.1
 _BURST_SHARE, _BURST_FACTOR = 0.05, 5
 _ACKNOWLEDGED_S: Final = 60.0  # longer than a drill keeps a broker away
+_STARTED_S: Final = 120.0
+RECEIPTS: Final = Subscriptions(
+    tuple(Subscription(kind.value, "file:receipts") for kind in (EffectKind.RECEIPT, EffectKind.NOTICE))
+)
+"""One of every payment in the bank's file: each has one client side there, which is debited or credited."""
 
 
 def payments(
@@ -169,19 +174,34 @@ async def flowing(stage: Stage, per_s: int = 100) -> AsyncIterator[Load]:
     stage.journal.records += load.sent
 
 
+async def subscribe(writer: IdempotentWriter, subscriptions: Subscriptions | None) -> None:
+    """Subscribe every account, or end that with None. The ledger knows of it from its next start on."""
+    value = None if subscriptions is None else encode_subscriptions(subscriptions)
+    await writer.send(REFERENCE_SUBSCRIPTIONS, 0, EVERY_ACCOUNT.encode(), value)
+
+
+def subscribe_to_receipts(brokers: Bootstrap) -> None:
+    """Subscribe every account to receipts in a file, before the ledger starts: `prepare` of a stack."""
+
+    async def send() -> None:
+        # The brokers have just come up, on a machine that may be busy
+        async with IdempotentWriter(brokers, request_timeout_s=_STARTED_S) as writer:
+            await subscribe(writer, RECEIPTS)
+
+    asyncio.run(send())
+
+
 @asynccontextmanager
 async def subscribed(stage: Stage) -> AsyncIterator[None]:
     """Subscribe every account to receipts and notices in a file while the context is entered.
 
     The ledger is started again on entering, so that it knows the subscription.
     """
-    both = tuple(Subscription(kind.value, "file:receipts") for kind in (EffectKind.RECEIPT, EffectKind.NOTICE))
     async with IdempotentWriter(stage.access) as writer:
-        key, value = EVERY_ACCOUNT.encode(), encode_subscriptions(Subscriptions(both))
-        await writer.send(REFERENCE_SUBSCRIPTIONS, 0, key, value)
+        await subscribe(writer, RECEIPTS)
         try:
             stage.target.kill("ledger")
             await stage.target.ready("ledger")
             yield
         finally:
-            await writer.send(REFERENCE_SUBSCRIPTIONS, 0, key, None)
+            await subscribe(writer, None)

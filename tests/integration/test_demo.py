@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deploy.demo.opinions import COMPARED
 from deploy.demo.run import ACCOUNTS
+from deploy.drills.opinions import COMPARED
 from tests.tiers import full
 
 pytestmark = [full, pytest.mark.timeout(900)]

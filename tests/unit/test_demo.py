@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from deploy.checkers.audit import Audit
 from deploy.checkers.verdict import FAIL, Verdict
 from deploy.demo.faults import EARLIEST, FLUSH, KILL, LATEST, SERVICES, Fault, Injected, due, plan
-from deploy.demo.opinions import COMPARED, Reconciled, Viewed, differences, disagreements
 from deploy.demo.run import shortfalls
+from deploy.drills.opinions import COMPARED, Reconciled, Viewed, differences, disagreements
 from tests.partitions import PARTITIONS
 
 PLANNED = plan(1)

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.demo.faults import BAD, BAD_RECORDS, PLANTED, REPEATS, interleave
+from deploy.demo.faults import BAD, PLANTED, REPEATS, interleave
+from deploy.drills.bad_records import BAD_RECORDS
 from deploy.load.files import Format, records_of
 from deploy.load.pkdd99 import value_of
 from shared.events.dead_letters import Reason

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy import PROJECT_ROOT
-from deploy.demo import opinions
+from deploy.drills import opinions
 from deploy.drills.clients.raw import RawProducer, values_of
 from deploy.drills.clients.stock import stock_producer
 from deploy.drills.clients.subscriber import COMMIT_EVERY, distinct

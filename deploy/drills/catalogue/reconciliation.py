@@ -5,10 +5,10 @@ from collections import Counter
 from typing import Final
 
 from deploy.checkers.verdict import Verdict
-from deploy.demo.opinions import disagreements, reconciled
 from deploy.drills.clients.by_hand import Break, Error, by_hand
 from deploy.drills.drill import Anomaly, Needs, drill
 from deploy.drills.judge import now_ms, verified
+from deploy.drills.opinions import disagreements, reconciled
 from deploy.drills.producers import producer
 from deploy.drills.reconciling import Reconciled, reconcile
 from deploy.drills.stage import Stage
