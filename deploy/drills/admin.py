@@ -1,35 +1,40 @@
-"""Topics and dynamic configuration that drills need, by Kafka's own tools."""
+"""Topics that drills need, and by Kafka's own tools quotas, configuration and a partition's leader."""
 
 import json
+from collections.abc import Sequence
 
 from deploy.drills.clients.tools import admin_tool
 from deploy.local.kafka.cluster import LocalKafka
-from shared.kafka.client.cluster import Target
+from shared.kafka.admin import scratch
+from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.cluster import Cluster, Target
 
 _CONFIG = "kafka.admin.ConfigCommand"
 _REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 _ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
-_TOPICS = "org.apache.kafka.tools.TopicCommand"
 _RESTORING_CLIENT = "once"  # shared.kafka.client.cluster's, by which state is restored
 _READ_QUOTA = "consumer_byte_rate"
 
 
-async def create_topic(kafka: LocalKafka, name: str, replicas: str, *settings: str) -> None:
-    """Create a topic of one partition.
+async def create_topic(
+    access: Bootstrap, name: str, partitions: int = 1, *, replicas: int = 3, on: Sequence[int] = (), **configs: str
+) -> None:
+    """Create a topic, known to every broker.
 
     Args:
-        kafka: the cluster.
-        name: of a topic that is used nowhere else.
-        replicas: node ids of its replicas, `0:1:2`; the first one leads.
-        settings: of the topic, `name=value`.
+        on: in place of a number of replicas, the brokers that have those of each partition, the first leader first.
+        configs: as Kafka names them, with underscores in place of dots, such as min_insync_replicas.
     """
-    words = [word for setting in settings for word in ("--config", setting)]
-    await admin_tool(kafka, _TOPICS, "--create", "--topic", name, "--replica-assignment", replicas, *words)
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    assigned = [on] * partitions if on else ()
+    async with Cluster(access) as cluster:
+        await scratch.create_topic(cluster, name, partitions, replicas=replicas, on=assigned, configs=named)
 
 
-async def delete_topic(kafka: LocalKafka, name: str) -> None:
+async def delete_topic(access: Bootstrap, name: str) -> None:
     """Delete a topic, if it is there."""
-    await admin_tool(kafka, _TOPICS, "--delete", "--if-exists", "--topic", name)
+    async with Cluster(access) as cluster:
+        await scratch.delete_topic(cluster, name)
 
 
 async def configure(kafka: LocalKafka, kind: str, name: str, setting: str) -> None:

@@ -6,20 +6,18 @@ record's number, which is its input offset as well, so the output shows what was
 
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Self
 
 from deploy import PROJECT_ROOT
 from deploy.drills.clients.job import OUTPUT_PARTITIONS, Job
+from deploy.drills.clients.raw import values_of
 from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly
 from deploy.drills.proxy.rules import error_codes
 from deploy.drills.stage import Stage
 from deploy.drills.waiting import eventually, settled
 from deploy.local.process import ManagedProcess
-from shared.kafka.client.batches import pages
-from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster
 from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
@@ -97,7 +95,7 @@ class Hops:
 
     async def output(self, *, committed: bool = True) -> list[bytes]:
         """Return the values in the output: what a read_committed reader sees, or all."""
-        return await values_in(self._stage, self.job.sink, committed=committed)
+        return await values_of(self._stage.access, self.job.sink, None, committed=committed)
 
     async def passed(self) -> int:
         """Return how many input records the group's offset is past."""
@@ -149,20 +147,6 @@ def errors_in(answers: Iterable[Values | None]) -> list[str]:
     """Return the errors in brokers' answers by Kafka's names, and an empty text for each success."""
     codes = [code for answer in answers if answer is not None for code in sorted(error_codes(answer))]
     return [error_name(error_for(code)()) if code else "" for code in codes]
-
-
-async def values_in(stage: Stage, *topics: str, committed: bool = True) -> list[bytes]:
-    """Return the values in all partitions of topics: what a read_committed reader sees, or all."""
-    values: list[bytes] = []
-    async with Cluster(stage.access) as cluster:
-        targets = await cluster.partitions(topics)
-        starts = await cluster.offsets(targets, EARLIEST)
-        ends = await cluster.offsets(targets, LATEST, committed=committed)
-        async with aclosing(pages(cluster, starts, ends=ends, committed=committed)) as read:
-            async for page in read:
-                data = [batch for batch in page.batches if not batch.is_control]
-                values += [record.value for batch in data for record in batch.records(page.target) if record.value]
-    return values
 
 
 async def until_settled(stage: Stage, topic: str, within_s: float = 30.0) -> float:

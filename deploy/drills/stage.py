@@ -19,14 +19,13 @@ from typing import TypeVar
 
 import msgspec
 
+from deploy.drills.admin import create_topic
 from deploy.drills.drill import Anomaly, Evidence, Found, Journal, Moment, Observation
 from deploy.drills.faults.fault import Fault
 from deploy.drills.observe import observing
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.target import Target, node_id
-from shared.kafka.admin.scratch import create_topic
 from shared.kafka.client.access import Access
-from shared.kafka.client.cluster import Cluster
 
 WHERE_MAX = 20
 
@@ -145,10 +144,8 @@ class Stage:
         """
         self._topics += 1
         name = f"{self.name}-{self._topics}"
-        named = {key.replace("_", "."): value for key, value in configs.items()}
-        async with Cluster(self.access) as cluster:
-            nodes = [node_id(broker) for broker in on]
-            await create_topic(cluster, name, partitions, replicas=replicas, on=nodes, configs=named)
+        nodes = [node_id(broker) for broker in on]
+        await create_topic(self.access, name, partitions, replicas=replicas, on=nodes, **configs)
         return name
 
     # What is seen

@@ -11,15 +11,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from deploy.drills.admin import create_topic
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output
+from shared.kafka.admin import scratch
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.admin.transactions import describe
 from shared.kafka.client.batches import Marker
 from shared.kafka.client.brokers import Brokers
-from shared.kafka.client.cluster import Target
+from shared.kafka.client.cluster import Cluster, Target
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import eventually, settled_at, wait_until
 from tests.upstream.evidence import endings
@@ -49,7 +49,8 @@ async def main(directory: Path) -> int:
     kafka.start()
     try:
         kafka.wait_ready(120)
-        await create_topic(kafka, TOPIC, f"0,{lost}", "min.insync.replicas=1")
+        async with Cluster(kafka.bootstrap_servers) as cluster:
+            await scratch.create_topic(cluster, TOPIC, 2, on=[[0], [lost]], configs={"min.insync.replicas": "1"})
         first = TransactionalProducer(kafka.bootstrap_servers, "first", 60_000, CrashPoints("", lambda _: None))
         await first.init(60)  # the brokers make __transaction_state
         await first.discard()

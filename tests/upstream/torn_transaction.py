@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.drills.admin import create_topic
 from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.process import ManagedProcess
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import UnknownOutcomeError
 from shared.eos.records import Output
+from shared.kafka.admin import scratch
 from shared.kafka.admin.transaction_state import STATE_TOPIC, Status, partition_of
 from shared.kafka.client.batches import Marker
+from shared.kafka.client.cluster import Cluster
 from shared.kafka.runtime.producer import TransactionalProducer
 from tests.harness import wait_until
 from tests.upstream.evidence import Ending, endings, statuses
@@ -114,7 +115,8 @@ class Tear:
         """Create three partitions; the last accepts no marker while the coordinator is down (min.insync.replicas)."""
         witness, third = self._others
         replicas = [[witness, third], [third, witness], [witness, self._coordinator]]
-        await create_topic(self._kafka, TOPIC, ",".join(":".join(map(str, nodes)) for nodes in replicas))
+        async with Cluster(self._kafka.bootstrap_servers) as cluster:
+            await scratch.create_topic(cluster, TOPIC, len(replicas), on=replicas)
         await asyncio.to_thread(self._kafka.wait_in_sync, 60)
 
     async def prepare_unreplicated(self, one: TransactionalProducer) -> None:

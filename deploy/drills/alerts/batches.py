@@ -34,13 +34,13 @@ class BadBatches:
 
     async def inject(self, site: Site) -> str:
         """See `SiteFault.inject`."""
-        await create_topic(site.kafka, TOPIC, "0:1:2", f"max.message.bytes={RECORD_BYTES_MAX}")
+        await create_topic(site.bootstrap_servers, TOPIC, on=(0, 1, 2), max_message_bytes=str(RECORD_BYTES_MAX))
         refusals = [await self._refused_by(site.bootstrap_servers) for _ in range(self._times)]
         return f"refused with {', '.join(refusals)}"
 
     async def heal(self, site: Site) -> None:
         """Delete the topic: refused batches leave no records."""
-        await delete_topic(site.kafka, TOPIC)
+        await delete_topic(site.bootstrap_servers, TOPIC)
 
     async def _refused_by(self, brokers: str) -> str:
         # With version 2 of the protocol a leader adds a partition that the transaction does not have

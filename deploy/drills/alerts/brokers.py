@@ -3,6 +3,7 @@
 Each node is a controller as well: without two of three there are no elections.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from deploy.drills.admin import create_topic, delete_topic
@@ -18,24 +19,25 @@ class LostReplica:
 
     Args:
         node: the broker.
-        replicas: of the topic, as for `create_topic`.
+        replicas: the brokers that have the topic's, the first leader first.
         in_sync: its min.insync.replicas.
     """
 
-    def __init__(self, node: int, replicas: str, in_sync: int) -> None:
+    def __init__(self, node: int, replicas: Sequence[int], in_sync: int) -> None:
         self._node = node
         self._replicas = replicas
         self._in_sync = in_sync
 
     async def inject(self, site: Site) -> str:
         """See `SiteFault.inject`."""
-        await create_topic(site.kafka, TOPIC, self._replicas, f"min.insync.replicas={self._in_sync}")
+        in_sync = str(self._in_sync)
+        await create_topic(site.bootstrap_servers, TOPIC, on=self._replicas, min_insync_replicas=in_sync)
         return site.lose(f"broker-{self._node}")
 
     async def heal(self, site: Site) -> None:
         """See `SiteFault.heal`."""
         await site.heal()
-        await delete_topic(site.kafka, TOPIC)
+        await delete_topic(site.bootstrap_servers, TOPIC)
 
 
 class LostQuorum:
@@ -65,8 +67,8 @@ class UncleanElection:
     async def inject(self, site: Site) -> str:
         """See `SiteFault.inject`."""
         first, last = (f"broker-{node}" for node in (self._FIRST, self._LAST))
-        settings = ("min.insync.replicas=1", "unclean.leader.election.enable=true")
-        await create_topic(site.kafka, TOPIC, f"{self._FIRST}:{self._LAST}", *settings)
+        settings = {"min_insync_replicas": "1", "unclean_leader_election_enable": "true"}
+        await create_topic(site.bootstrap_servers, TOPIC, on=(self._FIRST, self._LAST), **settings)
         site.lose(last)
         await until(lambda: site.in_sync(TOPIC, 0) == (self._FIRST,), f"{first} leads alone", _LED_S)
         await site.write(TOPIC, 0, [Written(b"key", b"only one broker has it")])
@@ -78,4 +80,4 @@ class UncleanElection:
     async def heal(self, site: Site) -> None:
         """See `SiteFault.heal`."""
         await site.heal()
-        await delete_topic(site.kafka, TOPIC)
+        await delete_topic(site.bootstrap_servers, TOPIC)

@@ -222,13 +222,13 @@ ALERTS: Final = (
     AlertFault(
         "PartitionsUnderMinIsr",
         "A broker is killed that has a replica of a topic with three replicas and min.insync.replicas 3.",
-        partial(LostReplica, 2, "0:1:2", 3),
+        partial(LostReplica, 2, (0, 1, 2), 3),
         {"job": "kafka", "broker": "[01]"},
     ),
     AlertFault(
         "PartitionsOffline",
         "The broker is killed that has the only replica of a topic.",
-        partial(LostReplica, 2, "2", 1),
+        partial(LostReplica, 2, (2,), 1),
         {"job": "kafka"},
     ),
     AlertFault(

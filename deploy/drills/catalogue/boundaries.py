@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from deploy import PROJECT_ROOT
 from deploy.drills import opinions
+from deploy.drills.admin import create_topic
 from deploy.drills.clients.raw import RawProducer, values_of
 from deploy.drills.clients.stock import stock_producer
 from deploy.drills.clients.subscriber import COMMIT_EVERY, distinct
@@ -31,8 +32,6 @@ from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import SOURCE, header
 from shared.events.postings import Posting, decode_ledger_event
-from shared.kafka.admin.scratch import create_topic
-from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.reader import read_topics
 
 MIRRORED: Final = 40
@@ -179,9 +178,8 @@ async def replication_to_a_second_cluster(stage: Stage) -> None:
     stage.resources.callback(second.kill)
     await asyncio.to_thread(second.start)
     await asyncio.to_thread(second.wait_ready, 90)
-    async with Cluster(second.bootstrap_servers) as cluster:
-        await create_topic(cluster, debits, 1)
-        await create_topic(cluster, credits_, 1, configs={"max.message.bytes": "10"})
+    await create_topic(second.bootstrap_servers, debits)
+    await create_topic(second.bootstrap_servers, credits_, max_message_bytes="10")
     async with RawProducer(second.bootstrap_servers) as client:
         refused = (await client.produce(credits_, [b"payment"])).error
     if not refused:

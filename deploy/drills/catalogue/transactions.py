@@ -3,9 +3,10 @@
 import signal
 from typing import Final, NamedTuple
 
+from deploy.drills.clients.raw import values_of
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.hops import OURS, RECORDS, Hops, errors_in, note_anomalies, until_settled, values_in
+from deploy.drills.hops import OURS, RECORDS, Hops, errors_in, note_anomalies, until_settled
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.rules import Drop, Hold, Part, Rule
 from deploy.drills.stage import Stage
@@ -166,7 +167,8 @@ async def many_partitions(stage: Stage) -> None:
     rows: list[dict[str, str | int | float | None]] = []
 
     async def visible() -> int:
-        return (await values_in(stage, *topics)).count(end.encode())
+        values = [value for topic in topics for value in await values_of(stage.access, topic, None)]
+        return values.count(end.encode())
 
     for number, end in enumerate(("commit", "abort", "producer gone")):
         async with producer(stage, stage.name) as writing:

@@ -6,6 +6,7 @@ It shows what the broker answers to a client that breaks the rules which real cl
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -182,24 +183,26 @@ async def log_of(
     bootstrap_servers: Bootstrap, topic: str, partition: int = 0, *, committed: bool = False
 ) -> list[Batch]:
     """Return every batch of a partition, markers included unless `committed`."""
-    target = topic, partition
-    async with Cluster(bootstrap_servers) as cluster:
-        await cluster.partitions([topic])
-        start = (await cluster.offsets([target], EARLIEST))[target]
-        end = (await cluster.offsets([target], LATEST, committed=committed))[target]
-        found: list[Batch] = []
-        async for page in pages(cluster, {target: start}, ends={target: end}, committed=committed):
-            found += page.batches
-        return found
+    return [batch for _, batch in await _log_of(bootstrap_servers, topic, partition, committed=committed)]
 
 
 async def values_of(
-    bootstrap_servers: Bootstrap, topic: str, partition: int = 0, *, committed: bool = True
+    bootstrap_servers: Bootstrap, topic: str, partition: int | None = 0, *, committed: bool = True
 ) -> list[bytes]:
-    """Return the values of a partition's records in order."""
-    batches = await log_of(bootstrap_servers, topic, partition, committed=committed)
-    target = topic, partition
-    return [record.value or b"" for batch in batches if not batch.is_control for record in batch.records(target)]
+    """Return the values of a partition's records in order; None for all partitions, in any order of them."""
+    log = await _log_of(bootstrap_servers, topic, partition, committed=committed)
+    return [one.value or b"" for target, batch in log if not batch.is_control for one in batch.records(target)]
+
+
+async def _log_of(
+    bootstrap_servers: Bootstrap, topic: str, partition: int | None, *, committed: bool
+) -> list[tuple[Target, Batch]]:
+    async with Cluster(bootstrap_servers) as cluster:
+        targets = [one for one in await cluster.partitions([topic]) if partition in {None, one[1]}]
+        starts = await cluster.offsets(targets, EARLIEST)
+        ends = await cluster.offsets(targets, LATEST, committed=committed)
+        async with aclosing(pages(cluster, starts, ends=ends, committed=committed)) as read:
+            return [(page.target, batch) async for page in read for batch in page.batches]
 
 
 async def committed_count(access: Bootstrap, *topics: str) -> int:

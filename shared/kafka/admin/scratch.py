@@ -45,7 +45,7 @@ async def scratch(cluster: Cluster, partitions: int) -> AsyncIterator[str]:
         yield name
     finally:
         await cluster.retry(lambda: _delete_group(cluster, name), f"group {name} cannot be deleted")
-        await cluster.retry(lambda: _delete_topic(cluster, name), f"topic {name} cannot be deleted")
+        await delete_topic(cluster, name)
 
 
 async def create_topic(
@@ -54,14 +54,14 @@ async def create_topic(
     partitions: int,
     *,
     replicas: int = REPLICATION_FACTOR,
-    on: Sequence[int] = (),
+    on: Sequence[Sequence[int]] = (),
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Create a topic, and wait until every broker knows it. One that exists already stays as it is.
 
     Args:
         replicas: of each partition; fewer where the cluster has fewer brokers.
-        on: in place of a number of replicas, the brokers that have them, the first leader first.
+        on: in place of a number of replicas, the brokers that have those of each partition, the first leader first.
         configs: of the topic, by Kafka's names.
 
     Raises KafkaUnavailableError: the cluster does not answer, or not every broker sees the topic in time.
@@ -70,6 +70,11 @@ async def create_topic(
         lambda: _create(cluster, name, partitions, on or replicas, configs), f"topic {name} cannot be created"
     )
     await _everywhere(cluster, name, partitions)
+
+
+async def delete_topic(cluster: Cluster, name: str) -> None:
+    """Delete a topic, if it is there. Raises KafkaUnavailableError: the cluster does not answer."""
+    await cluster.retry(lambda: _delete_topic(cluster, name), f"topic {name} cannot be deleted")
 
 
 async def existing_topics(cluster: Cluster) -> set[str]:
@@ -83,13 +88,13 @@ async def existing_topics(cluster: Cluster) -> set[str]:
 
 
 async def _create(
-    cluster: Cluster, name: str, partitions: int, replicas: int | Sequence[int], configs: Mapping[str, str]
+    cluster: Cluster, name: str, partitions: int, replicas: int | Sequence[Sequence[int]], configs: Mapping[str, str]
 ) -> None:
     row: tuple[Any, ...]
     if isinstance(replicas, int):
         row = (name, partitions, min(replicas, len(cluster.brokers)), [], list(configs.items()))
     else:
-        assigned = [(number, list(replicas)) for number in range(partitions)]
+        assigned = [(number, list(nodes)) for number, nodes in enumerate(replicas)]
         row = (name, _ASSIGNED, _ASSIGNED, assigned, list(configs.items()))
     request = CreateTopicsRequest([row], _REQUEST_MS, validate_only=False)
     for topic, error_code, message in (await cluster.send_to_any(request)).topic_errors:
