@@ -21,8 +21,8 @@ from deploy.cli.output import (
     print_rows,
     table,
 )
-from deploy.drills.catalogue import ALERTS, DRILLS, EVERY, NoSuchDrillError, find
 from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict, described
+from deploy.drills.index import ALERTS, DRILLS, EVERY, NoSuchDrillError, find
 from deploy.drills.listing import counted, listed, row, shown
 from deploy.drills.recovery import Row, recover
 from deploy.drills.report import write

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from deploy import PROJECT_ROOT
-from deploy.drills.catalogue import ALERTS, DRILLS
 from deploy.drills.drill import FAMILIES, TARGETS, Drill, Verdict
+from deploy.drills.index import ALERTS, DRILLS
 from deploy.drills.recovery import bounds
 
 DIRECTORY: Final = PROJECT_ROOT / "docs" / "drills"

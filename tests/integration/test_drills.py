@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.drills.catalogue import DRILLS
 from deploy.drills.drill import LOCAL, Anomaly, Drill, Result, Verdict, drill
 from deploy.drills.faults.processes import TakeAway
 from deploy.drills.faults.requests import OnRequests
+from deploy.drills.index import DRILLS
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.run import run_drills
 from deploy.drills.stage import Stage

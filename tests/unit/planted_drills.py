@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from deploy.drills.catalogue import DRILLS
 from deploy.drills.drill import Drill, Verdict, judged
+from deploy.drills.index import DRILLS
 from deploy.drills.stage import Stage
 
 BY_ROW = {one.row: one for one in DRILLS}

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from deploy.cli.drill import drill as command
 from deploy.cli.output import EXIT_NOTHING
 from deploy.documents import drills as page
-from deploy.drills.catalogue import ALERTS, DRILLS, NoSuchDrillError, find, tags
-from deploy.drills.catalogue import EVERY as EVERY_DRILL
 from deploy.drills.drill import FAMILIES, TARGETS, Drill, described
+from deploy.drills.index import ALERTS, DRILLS, NoSuchDrillError, find, tags
+from deploy.drills.index import EVERY as EVERY_DRILL
 from deploy.drills.listing import listed
 from tests.harness import ROOT
 

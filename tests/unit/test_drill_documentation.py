@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from deploy.documents import drills
-from deploy.drills.catalogue import DRILLS
 from deploy.drills.documentation import (
     Anomalies,
     Kills,
@@ -19,6 +18,7 @@ from deploy.drills.documentation import (
     last_run,
     page,
 )
+from deploy.drills.index import DRILLS
 from deploy.drills.recovery import START_S, WORK_S, bounds
 from tests.drills.mutants import FOUND_BY
 from tests.harness import ROOT

@@ -10,7 +10,7 @@ import pytest
 from deploy.checkers.audit import Audit
 from deploy.checkers.verdict import FAIL, PASS, Kind, Violation
 from deploy.drills import judge
-from deploy.drills.catalogue import failover, find, sequences
+from deploy.drills.catalogue import failover, sequences
 from deploy.drills.catalogue.idempotence import expect_refusal, headers
 from deploy.drills.catalogue.pipeline import _grown
 from deploy.drills.catalogue.reconciliation import _expect_agreement, _expect_clean
@@ -19,6 +19,7 @@ from deploy.drills.clients.record_batches import at_offset, record_batch
 from deploy.drills.clients.tools import Ended
 from deploy.drills.documentation import DIRECTORY
 from deploy.drills.drill import Anomaly, Journal, Result, Verdict, judged
+from deploy.drills.index import find
 from deploy.drills.reconciling import Reconciled
 from deploy.drills.stage import Stage
 from tests.harness import ROOT

@@ -12,8 +12,8 @@ from deploy.drills.alerts.alert import AlertFault
 from deploy.drills.alerts.firing import TAG, faults_in
 from deploy.drills.alerts.registry import ALERTS, DRILLS, NOT_MADE
 from deploy.drills.alerts.timeline import Spell, Timeline
-from deploy.drills.catalogue import find
 from deploy.drills.drill import NO_ROW, Needs
+from deploy.drills.index import find
 from deploy.drills.prometheus import Alert
 from tests import queries
 from tests.harness import ROOT
