@@ -4,6 +4,7 @@ import asyncio
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +22,9 @@ from deploy.cli.output import (
     print_rows,
     table,
 )
-from deploy.drills.drill import LOCAL, TARGETS, Drill, Result, Verdict, described
+from deploy.compose.engine import Engine, EngineError
+from deploy.drills.compose import run_on_compose
+from deploy.drills.drill import COMPOSE, LOCAL, TARGETS, Drill, Result, Verdict, described
 from deploy.drills.index import ALERTS, DRILLS, EVERY, NoSuchDrillError, find
 from deploy.drills.listing import counted, listed, row, shown
 from deploy.drills.recovery import Row, recover
@@ -120,7 +123,7 @@ def soak(minutes: float, seed: int, keep: Path) -> None:
 
 def _run_and_report(chosen: list[Drill], directory: Path, seed: int, on: str, keep: Path | None) -> NoReturn:
     """Run drills, write their report where it is to be kept, print the results, and end the command."""
-    with failing_on(*START_ERRORS):
+    with failing_on(*START_ERRORS, EngineError):
         results, is_complete = asyncio.run(_run(chosen, directory, seed, on))
     summary = _summary(results)
     if keep is not None and results:
@@ -171,7 +174,7 @@ async def _run(chosen: list[Drill], directory: Path, seed: int, on: str) -> tupl
     """
     stop = stop_on_signals()
     done: list[Result] = []
-    running = asyncio.create_task(run_drills(chosen, directory, seed=seed, on=on, say=_say, done=done.append))
+    running = asyncio.create_task(_run_on(chosen, directory, seed, on, done.append))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -180,6 +183,18 @@ async def _run(chosen: list[Drill], directory: Path, seed: int, on: str) -> tupl
     running.cancel()
     await asyncio.wait({running})
     return in_order(done, chosen), False
+
+
+async def _run_on(
+    chosen: list[Drill], directory: Path, seed: int, on: str, done: Callable[[Result], None]
+) -> list[Result]:
+    """Run drills on a target of their own, or on the deployment that is up."""
+    ours = [one for one in chosen if on == COMPOSE and COMPOSE in one.targets]
+    others = [one for one in chosen if one not in ours]
+    results = await run_drills(others, directory, seed=seed, on=on, say=_say, done=done)
+    if ours:
+        results += await run_on_compose(Engine(), ours, seed=seed, done=done)
+    return in_order(results, chosen)
 
 
 def _find(names: tuple[str, ...], tag: str | None = None) -> list[Drill]:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from deploy import PROJECT_ROOT
-from deploy.drills.drill import FAMILIES, TARGETS, Drill, Verdict
+from deploy.drills.drill import COMPOSE, FAMILIES, LOCAL, SECURE, Drill, Verdict
 from deploy.drills.index import ALERTS, DRILLS
 from deploy.drills.recovery import bounds
 
@@ -168,6 +168,15 @@ def _read(path: Path, kind: type[T]) -> T:
     return msgspec.json.decode(path.read_bytes(), type=kind) if path.is_file() else kind()
 
 
+_ACTS_ON: Final[Mapping[str, str]] = {
+    LOCAL: "a local stack of their own",
+    SECURE: "the same with TLS and access rules",
+    COMPOSE: "the containers of docker-compose.yml, which must be up",
+}
+_TARGETS: Final = "".join(
+    f"| `{name}` | {what} | {sum(name in one.targets for one in DRILLS)} |\n" for name, what in _ACTS_ON.items()
+)
+
 _ABOUT: Final = f"""\
 A drill shows one claim about exactly-once semantics on real brokers. It injects the fault, watches what happens, and
 judges. A control shows the failure that a protection is for: its anomaly must be found, or it fails.
@@ -187,7 +196,8 @@ gets a page in `report`: time line, faults, what was seen and expected. `results
 - as expected: everything seen was as expected, each fault left evidence, and exactly the expected anomalies were found.
 - not as expected: the reason names what was seen and what was expected.
 - no data: a fault left no evidence, or nothing was observed. It is not a pass.
-- not on this target: the drill cannot run there. The proxy that loses and delays requests cannot look into TLS.
+- not on this target: the drill cannot run there, and is counted apart. The proxy that loses and delays requests cannot
+  look into TLS, and a container's processes and files are not this machine's.
 - failed: the drill itself could not go on. One that reached its limit says what it waited for.
 
 | exit code | meaning |
@@ -198,8 +208,12 @@ gets a page in `report`: time line, faults, what was seen and expected. `results
 | 3 | none of the drills can run on the target |
 | 130 | interrupted: everything was healed and stopped first |
 
-The targets are {", ".join(f"`{name}`" for name in TARGETS)}: the local stack, the same with TLS and access rules, and
-the containers of docker-compose.yml, which must be up.
+| target | the drills act on | drills of rows |
+| --- | --- | --- |
+{_TARGETS}
+On `compose` a drill runs in a container of the operator, and Docker's command line makes its faults. It pays, kills
+containers and changes settings of topics: use a deployment that is there for it. `make compose-verify` brings one up
+and runs all drills that run there. DOCKER_HOST and COMPOSE_PROJECT_NAME select another one.
 
 The checkers name anomalies as [Jepsen](https://jepsen.io) does, except that a lost write is a loss and G1a an aborted
 read. `once drill soak` makes random faults for a chosen time; its judges are a checker of histories,

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Final
 
 from deploy.drills import catalogue
-from deploy.drills.alerts.registry import DRILLS as ALERTS
+from deploy.drills.alerts import registry
 from deploy.drills.drill import Drill
 
 _MODULES: Final[tuple[ModuleType, ...]] = tuple(
@@ -22,6 +22,9 @@ DRILLS: Final[tuple[Drill, ...]] = tuple(
     )
 )
 """Every row's drill, by row."""
+
+ALERTS: Final = registry.DRILLS
+"""Every alert's drill, in the order of a run."""
 
 EVERY: Final = (*DRILLS, *ALERTS)
 """Every drill, those of alerts last."""

@@ -64,7 +64,7 @@ async def verified(
         expected: the verdict; violations are noted as anomalies either way.
         identity_window, reversal_window: as for `verify_cluster`.
     """
-    sinks = stage.target.stack.effects_directory
+    sinks = stage.target.effects_directory
     verdict = await verify_cluster(
         stage.access,
         deadline_s=within_s,

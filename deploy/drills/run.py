@@ -19,7 +19,7 @@ from deploy.drills.drill import SECURE, Drill, Journal, Needs, Result, Verdict, 
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.proxy.injection import NotInjectedError
 from deploy.drills.stage import Stage
-from deploy.drills.target import Target
+from deploy.drills.target import LocalTarget, NotOnThisTargetError, Target
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
 from shared.kafka.client.access import Bootstrap
@@ -57,10 +57,12 @@ async def run_drills(
     return in_order(results, chosen)
 
 
-async def run_on(target: Target, drills: Iterable[Drill], *, seed: int, say: Say) -> list[Result]:
-    """Run drills on a target that runs already, in this order; the caller ends it."""
+async def run_on(
+    target: Target, drills: Iterable[Drill], *, seed: int, say: Say, done: Callable[[Result], None] = lambda _: None
+) -> list[Result]:
+    """Run drills on a target that runs already, in this order; the caller ends it. Parameters as of `run_drills`."""
     async with AsyncExitStack() as stack:
-        runner = _Runner(stack, target.directory, Needs.OWN, seed, target.name, say, lambda _: None, target)
+        runner = _Runner(stack, target.directory, Needs.OWN, seed, target.name, say, done, target)
         return await runner.run_all(drills)
 
 
@@ -107,6 +109,7 @@ class _Runner:
         self._say = say
         self._done = done
         self._target = target
+        self._is_given = target is not None
         self._results: list[Result] = []
         self._judging: list[asyncio.Task[None]] = []
 
@@ -139,6 +142,8 @@ class _Runner:
                 await drill.steps(stage)
         except (NoEvidenceError, NotInjectedError) as error:
             failure = Verdict.NO_DATA, str(error)
+        except NotOnThisTargetError as error:
+            failure = Verdict.NOT_ON_THIS_TARGET, str(error)
         except Exception as error:  # noqa: BLE001 # whatever it is, it is this drill's verdict, and the next one runs
             limit_s = drill.within_s if limit.expired() else None
             failure = Verdict.FAILED, explained(error, stage.journal if stage else Journal(), limit_s)
@@ -194,12 +199,18 @@ class _Runner:
         return self._target
 
     async def _heal(self) -> None:
-        """Heal the target; one that cannot be healed is killed, and the next drill gets another."""
+        """Heal the target; one that cannot be healed is killed, and the next drill gets another.
+
+        A target that was given stays: the caller has no other.
+        """
         if self._target is None:
             return
         try:
             await self._target.heal()
         except (StackNotReadyError, KafkaNotReadyError) as error:
+            if self._is_given:
+                self._say(f"the target could not be healed: {error}")
+                return
             self._say(f"the target could not be healed and is replaced: {error}")
             self._target = None
             await self._resources.aclose()
@@ -242,7 +253,7 @@ async def started(
         try:
             await asyncio.shield(starting)
             await asyncio.to_thread(stack.wait_ready, READY_S)
-            target = Target(stack)
+            target = LocalTarget(stack)
             await target.settle()
             yield target
         finally:

@@ -1,5 +1,6 @@
 """`make compose-verify`: docker-compose.yml on a real engine, loaded under faults, and the verdicts."""
 
+import asyncio
 import signal
 import sys
 import time
@@ -12,12 +13,17 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
+from deploy.compose.containers import Containers
+from deploy.compose.engine import Engine, EngineError
+from deploy.drills.compose import run_on_compose
+from deploy.drills.drill import COMPOSE, Result
+from deploy.drills.index import DRILLS
 from deploy.local.ports import free_ports
 from tests.compose import images
 from tests.compose.checks import check_confinement, check_dashboards, check_targets
 from tests.compose.document import BUILT, PROFILES, ROOT, SERVICES, of_profile
-from tests.compose.engine import Engine, Interrupted, OwnEngine, VerifyError, remove, say
-from tests.compose.load import ACCOUNTS, VICTIMS, Sent, check_renewed, load_under_faults, renew, restarts, shown
+from tests.compose.engine import Interrupted, OwnEngine, VerifyError, engine_for, remove, say
+from tests.compose.load import ACCOUNTS, VICTIMS, Sent, check_renewed, load_under_faults, renew, shown
 
 DIRECTORY: Final = ROOT / ".once" / "compose-verify"
 SHORT_LIVED: Final = {"BROKER_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
@@ -25,6 +31,7 @@ SHORT_LIVED: Final = {"BROKER_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 CORE: Final = tuple(name for name in of_profile(None) if name != "credentials")  # all others wait for it
 SPARK: Final = of_profile("reconciliation")
 CHAOS: Final = of_profile("chaos")
+ON_COMPOSE: Final = [one for one in DRILLS if COMPOSE in one.targets]
 _RECONCILE_S: Final = 1_200.0
 
 
@@ -37,6 +44,7 @@ class Proof(NamedTuple):
         sent: payments that the gateway accepted.
         crashes: how often the members of profile chaos ended.
         figures: of the verdict.
+        drills: results of the drills that run on containers.
     """
 
     verdict: str
@@ -44,13 +52,15 @@ class Proof(NamedTuple):
     sent: Sent
     crashes: int
     figures: dict[str, Any]
+    drills: list[Result]
 
     @property
     def holds(self) -> bool:
-        """Whether every payment was booked once and the reconciliation is clean."""
+        """Whether every payment was booked once, the reconciliation is clean, and each drill showed its claim."""
         figures = self.figures
         exact = figures["accepted"] == self.sent.accepted and figures["effects_delivered"] == self.sent.accepted
-        return exact and self.verdict == "pass" and self.reconciliation == "clean"
+        shown = bool(self.drills) and all(one.passed for one in self.drills)
+        return exact and shown and self.verdict == "pass" and self.reconciliation == "clean"
 
 
 @click.command(
@@ -72,10 +82,10 @@ def main() -> None:
             engine, with_stand_ins = _engine(stack)
             gateway_port, page_port = free_ports(2)
             settings = {"PUBLISH_ADDRESS": "127.0.0.1", "GATEWAY_PORT": str(gateway_port), "PAGE_PORT": str(page_port)}
-            engine = Engine(engine.environment, {**settings, **SHORT_LIVED})
+            engine = engine_for(engine.environment, {**settings, **SHORT_LIVED})
             stack.callback(bring_down, engine)
             proof = prove(engine, gateway_port, absent=images.ABSENT if with_stand_ins else ())
-    except (VerifyError, Interrupted) as error:
+    except (EngineError, Interrupted) as error:
         click.echo(f"compose-verify: {error}", err=True)
         click.echo("verdict         none: the verification could not be finished")
         sys.exit(1)
@@ -109,7 +119,7 @@ def prove(engine: Engine, gateway_port: int, *, absent: Collection[str] = ()) ->
     renew(engine)
     sent = load_under_faults(engine, gateway_port, key)
     check_renewed(before, shown(engine))
-    crashes = sum(restarts(engine, name) for name in CHAOS)
+    crashes = sum(Containers(engine).restarts(name) for name in CHAOS)
     engine.compose("stop", *CHAOS)
     check_targets(engine)
     say("verifying")
@@ -121,7 +131,14 @@ def prove(engine: Engine, gateway_port: int, *, absent: Collection[str] = ()) ->
     say("reconciling in Spark")
     command = ("exec", "--no-TTY", "reconciliation", "once", "reconcile", "--json")
     report = verdict_of(engine.compose(*command, deadline_s=_RECONCILE_S))
-    return Proof(verdict["verdict"], report["verdict"], sent, crashes, verdict)
+    engine.compose("stop", *SPARK)
+    say("running drills")  # last: they make payments of their own
+    drills = asyncio.run(run_on_compose(engine, ON_COMPOSE, seed=1, done=_note))
+    return Proof(verdict["verdict"], report["verdict"], sent, crashes, verdict, drills)
+
+
+def _note(result: Result) -> None:
+    say(f"{result.title} {result.verdict} {result.reason}".rstrip())
 
 
 def verdict_of(text: str) -> dict[str, Any]:
@@ -169,6 +186,7 @@ def result(proof: Proof, *, with_stand_ins: bool, seconds: float) -> str:
         ("killed", f"{', '.join(VICTIMS)}; members that crash, {proof.crashes} times"),
         ("postings", f"{proof.figures['postings']:,}"),
         ("effects", f"{proof.figures['effects_delivered']:,}, in doubt {proof.figures['effects_in_doubt']:,}"),
+        ("drills", ", ".join(f"{one.key} {one.verdict}" for one in proof.drills)),
         ("duration", f"{seconds:.0f} s"),
         ("verdict", proof.verdict),
         ("reconciliation", proof.reconciliation),
@@ -181,11 +199,11 @@ def result(proof: Proof, *, with_stand_ins: bool, seconds: float) -> str:
 def _engine(stack: ExitStack) -> tuple[Engine, bool]:
     """An engine with all images, and whether stand-ins are among them; the stack stops what is started."""
     remove(DIRECTORY)
-    machine = Engine()
+    machine = engine_for()
     if machine.answers() and images.has_images(machine):
         DIRECTORY.mkdir(parents=True)
         stack.callback(remove, DIRECTORY)
-        engine = Engine(images.compose_plugin(DIRECTORY))
+        engine = engine_for(images.compose_plugin(DIRECTORY))
         say("building this project's images")
         engine.compose("build", "--quiet", deadline_s=3_600)
         return engine, False

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from deploy.compose.credentials import CERTIFIED, GRAFANA_PASSWORD
+from deploy.compose.engine import Engine, EngineError
 from deploy.security.principals import REDIS_EXPORTER
 from tests.compose.document import ROOT
-from tests.compose.engine import Engine, VerifyError, say
+from tests.compose.engine import VerifyError, say
 
 PUBLISHED: Final = frozenset({"gateway", "balances"})
 LOOPBACK: Final = "127.0.0.1"
@@ -89,7 +90,7 @@ def check_targets(engine: Engine) -> None:
             output = engine.compose("exec", "--no-TTY", "prometheus", "wget", "-q", "-O", "-", url)
             targets = json.loads(output)["data"]["activeTargets"]
             down = [f"{one['labels']['instance']}: {one['lastError']}" for one in targets if one["health"] != "up"]
-        except VerifyError as error:
+        except EngineError as error:
             down = [str(error)]
         if targets and not down:
             say(f"Prometheus scrapes {len(targets)} targets")

@@ -1,32 +1,28 @@
-"""Docker's command line: one engine, found or started, and `docker compose` on it.
+"""A Docker engine that is started for the verification, and what all of its parts raise and say.
 
-Invariant: every command has a deadline. A failure is an error that shows the end of the output. An engine that
-is started here has folders and a socket of its own, and touches nothing of the machine's.
+Invariant: the engine has folders and a socket of its own, and touches nothing of the machine's.
 """
 
-import json
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tests.compose.document import PROFILES, ROOT
+from deploy.compose.engine import Engine, EngineError, run
+from tests.compose.document import PROFILES
 
 PROJECT: Final = "once-verify"
 """The name of the project: its volumes and networks are separate from those of `docker compose up`."""
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 _POLL_S: Final = 0.2
-_AGAIN_S: Final = 5.0
 _TAIL_LINES: Final = 30
 
 
-class VerifyError(RuntimeError):
+class VerifyError(EngineError):
     """The verification failed; the message says why, and what to do."""
 
 
@@ -39,33 +35,9 @@ def say(text: str) -> None:
     print(f"compose-verify: {text}", file=sys.stderr, flush=True)
 
 
-def run(
-    argv: Sequence[str], *, environment: Mapping[str, str] | None = None, stdin: bytes = b"", deadline_s: float = 60.0
-) -> str:
-    """Run a program in the project's root; returns its stdout.
-
-    Raises:
-        VerifyError: it is missing, failed, or did not end in time.
-    """
-    named = " ".join(argv[:6])
-    try:
-        done = subprocess.run(
-            argv,
-            cwd=ROOT,
-            env={**os.environ, **(environment or {})},
-            input=stdin,
-            capture_output=True,
-            timeout=deadline_s,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise VerifyError(f"{argv[0]} is not on PATH") from error
-    except subprocess.TimeoutExpired as error:
-        raise VerifyError(f"{named} did not end within {deadline_s:g} s") from error
-    if done.returncode != 0:
-        said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-        raise VerifyError(f"{named} ended with {done.returncode}:\n" + "\n".join(said[-_TAIL_LINES:]))
-    return done.stdout.decode(errors="replace")
+def engine_for(environment: Mapping[str, str] | None = None, settings: Mapping[str, str] | None = None) -> Engine:
+    """Return an engine for the verification's project, with all profiles."""
+    return Engine(environment or {}, settings or {}, PROJECT, PROFILES)
 
 
 def mounted_below(mounts: str, directory: Path) -> list[str]:
@@ -92,83 +64,6 @@ def remove(directory: Path) -> None:
         raise VerifyError(f"{directory} cannot be removed wholly: remove it by hand")
 
 
-@dataclass(frozen=True)
-class Engine:
-    """One Docker engine.
-
-    Attributes:
-        environment: variables that select it.
-        settings: variables of docker-compose.yml.
-    """
-
-    environment: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def docker(self, *words: str, stdin: bytes = b"", deadline_s: float = 60.0) -> str:
-        """`docker WORDS`; its stdout.
-
-        Raises:
-            VerifyError: as `run`.
-        """
-        return run(["docker", *words], environment=self.environment, stdin=stdin, deadline_s=deadline_s)
-
-    def compose(self, *words: str, deadline_s: float = 120.0) -> str:
-        """`docker compose WORDS` on the project's docker-compose.yml, all profiles named; its stdout.
-
-        Raises:
-            VerifyError: as `run`.
-        """
-        profiles = [word for profile in PROFILES for word in ("--profile", profile)]
-        argv = ["docker", "compose", "--project-name", PROJECT, *profiles, *words]
-        return run(argv, environment={**self.environment, **self.settings}, deadline_s=deadline_s)
-
-    def up(self, services: Sequence[str], *, deadline_s: float = 900.0) -> None:
-        """Bring services up, and wait until all are healthy.
-
-        A service that ends because a dependency is not there yet is started again by its restart policy; then the wait
-        begins again.
-
-        Raises:
-            VerifyError: one is not healthy in time; its log's end is shown.
-        """
-        deadline = time.monotonic() + deadline_s
-        while True:
-            left_s = max(1.0, deadline - time.monotonic())
-            try:
-                self.compose("up", "--detach", "--wait", "--quiet-pull", *services, deadline_s=left_s)
-            except VerifyError as error:
-                if time.monotonic() < deadline:
-                    time.sleep(_AGAIN_S)
-                    continue
-                logs = self.compose("logs", "--no-color", "--tail", "15", *services)
-                raise VerifyError(f"{error}\n{logs}") from error
-            return
-
-    def operate(self, *words: str, deadline_s: float = 300.0) -> str:
-        """Run `once WORDS` in a new container as the operator; returns its stdout."""
-        return self.compose("run", "--rm", "--no-deps", "--no-TTY", "operator", *words, deadline_s=deadline_s)
-
-    def container(self, service: str) -> dict[str, Any]:
-        """Inspect a service's container.
-
-        Raises:
-            VerifyError: it has none.
-        """
-        identity = self.compose("ps", "--all", "--quiet", service).strip()
-        if not identity:
-            raise VerifyError(f"{service} has no container")
-        (found,) = json.loads(self.docker("inspect", identity))
-        return dict(found)
-
-    def answers(self) -> bool:
-        """Whether the engine answers."""
-        try:
-            self.docker("info", "--format", "{{.ServerVersion}}", deadline_s=20)
-        except VerifyError:
-            return False
-        return True
-
-
 class OwnEngine:
     """An engine that is started here, with everything in one folder.
 
@@ -180,7 +75,7 @@ class OwnEngine:
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
         socket = f"unix://{directory}/docker.sock"
-        self.engine = Engine({**environment, "DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"})
+        self.engine = engine_for({**environment, "DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"})
         self._argv = [
             "dockerd",
             *("--data-root", str(directory / "data"), "--exec-root", str(directory / "exec")),

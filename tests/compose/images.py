@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from deploy.compose.engine import Engine, EngineError, run
 from deploy.local.jars import JarError, resolve
 from deploy.local.prerequisites import install, install_command
 from tests.compose.document import PUBLIC
-from tests.compose.engine import Engine, VerifyError, run, say
+from tests.compose.engine import VerifyError, say
 
 PACKAGES: Final = {"dockerd": "docker.io", "docker": "docker.io", "debootstrap": "debootstrap", "iptables": "iptables"}
 """Debian's package of each program."""
@@ -97,10 +98,10 @@ def has_images(engine: Engine) -> bool:
     for image in PUBLIC:
         try:
             engine.docker("image", "inspect", "--format", "{{.Id}}", image)
-        except VerifyError:
+        except EngineError:
             try:
                 engine.docker("pull", "--quiet", image, deadline_s=_PULL_S)
-            except VerifyError as error:
+            except EngineError as error:
                 say(f"{image} is not available: {str(error).splitlines()[-1]}")
                 return False
     return True
@@ -137,7 +138,7 @@ def compose_plugin(directory: Path) -> dict[str, str]:
     """
     try:
         run(["docker", "compose", "version"])
-    except VerifyError:
+    except EngineError:
         return {"DOCKER_CONFIG": str(_build_plugin(directory))}
     return {}
 

@@ -3,9 +3,8 @@
 Invariant: a payment counts as sent when the gateway has answered 202; until then it is sent again under the same
 payment_id, up to a deadline. Which payments there are depends on their number only.
 
-A container's processes are killed from within, as by the kernel when memory runs out. Its first process then ends as
-well, and the restart policy has to bring the container back; after `docker kill` the engine would leave it down. Each
-must come back with its renewed certificate, and be accepted.
+The kills are those of drills (deploy/compose/containers.py). Each container must come back with its renewed
+certificate, and be accepted.
 """
 
 import http.client
@@ -18,7 +17,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from tests.compose.engine import Engine, VerifyError, say
+from deploy.compose.containers import Containers
+from deploy.compose.engine import Engine, EngineError
+from tests.compose.engine import VerifyError, say
 
 PAYMENTS: Final = 3_000
 ACCOUNTS: Final = tuple(f"verify-{number}" for number in range(12))
@@ -29,8 +30,6 @@ _PAUSE_S: Final = 0.5
 _DEADLINE_S: Final = 300.0
 
 VICTIMS: Final = ("ledger", "broker-1", "redis")
-_BACK_S: Final = 240.0
-_POLL_S: Final = 1.0
 
 _ASKING: Final = "outbox"
 """It reaches both brokers and Redis."""
@@ -138,16 +137,18 @@ def load_under_faults(engine: Engine, gateway_port: int, key: str) -> Sent:
     """Send the payments, and kill the next victim after each share of accepted ones.
 
     Raises:
-        VerifyError: a payment was not accepted, or a victim did not come back.
+        EngineError: a payment was not accepted, or a victim did not come back.
     """
     due = {PAYMENTS * (index + 1) // (len(VICTIMS) + 1): name for index, name in enumerate(VICTIMS)}
-    killed: dict[str, int] = {}
-    failed: list[VerifyError] = []
+    containers = Containers(engine)
+    failed: list[EngineError] = []
 
     def strike(name: str) -> None:
+        say(f"killing {name}")
         try:
-            killed[name] = kill(engine, name)
-        except VerifyError as error:
+            if not containers.kill(name):
+                raise VerifyError(f"{name} did not run when it was to be killed")
+        except EngineError as error:
             failed.append(error)
 
     strikes: list[threading.Thread] = []
@@ -163,49 +164,10 @@ def load_under_faults(engine: Engine, gateway_port: int, key: str) -> Sent:
         thread.join()
     if failed:
         raise failed[0]
-    for name in VICTIMS:
-        wait_back(engine, name, killed[name])
+    containers.wait_ready(*VICTIMS)
+    say(f"{', '.join(VICTIMS)} are back")
     say(f"{sent.accepted:,} payments accepted, {sent.repeats:,} sent again")
     return sent
-
-
-def kill(engine: Engine, service: str) -> int:
-    """Kill the processes of a service's container; returns its number of restarts before.
-
-    Raises:
-        VerifyError: it has no container, or nothing could be killed.
-    """
-    before = restarts(engine, service)
-    say(f"killing {service}")
-    # -1 spares its own shell; the container may be gone before that shell has ended
-    try:
-        engine.compose("exec", "--no-TTY", service, "sh", "-c", "kill -9 -1")
-    except VerifyError as error:
-        if "137" not in str(error):
-            raise
-    return before
-
-
-def wait_back(engine: Engine, service: str, before: int) -> None:
-    """Wait until a killed service has been restarted and is healthy.
-
-    Raises:
-        VerifyError: it was not in time.
-    """
-    deadline = time.monotonic() + _BACK_S
-    while True:
-        state = engine.container(service)["State"]
-        if restarts(engine, service) > before and state.get("Health", {}).get("Status") == "healthy":
-            say(f"{service} is back")
-            return
-        if time.monotonic() > deadline:
-            raise VerifyError(f"{service} is {state['Status']} {_BACK_S:g} s after it was killed")
-        time.sleep(_POLL_S)
-
-
-def restarts(engine: Engine, service: str) -> int:
-    """Number of restarts of a service's container by the engine."""
-    return int(engine.container(service)["RestartCount"])
 
 
 def shown(engine: Engine) -> dict[str, str]:

@@ -11,8 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
+from deploy.compose.engine import Engine
+from deploy.drills.drill import Journal, Result, Verdict
 from shared.events.payments import Payment
 from shared.events.validation import decode_payment
 from tests.compose import __main__ as command
@@ -20,7 +23,7 @@ from tests.compose import checks, load
 from tests.compose.__main__ import Proof, result, verdict_of
 from tests.compose.checks import check_targets, findings, foreign
 from tests.compose.document import PUBLIC
-from tests.compose.engine import Engine, Interrupted, VerifyError, mounted_below, remove
+from tests.compose.engine import Interrupted, VerifyError, mounted_below, remove
 from tests.compose.load import ACCOUNTS, SERVERS, Loader, Sent, check_renewed, payment
 from tests.partitions import PARTITIONS
 
@@ -46,6 +49,10 @@ FIGURES: dict[str, Any] = {
     "effects_delivered": 10,
     "effects_in_doubt": 0,
 }
+
+
+SHOWN = Result("A7", "sent-twice", "", "compose", [], Verdict.AS_EXPECTED, "", 1.0, 1, Journal())
+PROOF = Proof("pass", "clean", Sent(10, 3), 4, FIGURES, [SHOWN])
 
 
 def changed(**host: object) -> dict[str, Any]:
@@ -183,21 +190,21 @@ def test_a_certificate_that_was_not_renewed_is_named() -> None:
         ({"reconciliation": "breaks"}, False),
         ({"sent": Sent(11, 0)}, False),
         ({"figures": {**FIGURES, "effects_delivered": 9}}, False),
+        ({"drills": []}, False),
+        ({"drills": [SHOWN, msgspec.structs.replace(SHOWN, verdict=Verdict.NO_DATA)]}, False),
     ],
 )
 def test_the_proof_holds_only_when_both_verdicts_pass_and_the_counts_agree(
     changes: dict[str, Any], holds: bool
 ) -> None:
-    proof = Proof("pass", "clean", Sent(10, 3), 4, FIGURES)._replace(**changes)
-    assert proof.holds is holds
+    assert PROOF._replace(**changes).holds is holds
 
 
 def test_unverified_images_are_named() -> None:
-    proof = Proof("pass", "clean", Sent(10, 3), 4, FIGURES)
-    text = result(proof, with_stand_ins=True, seconds=61)
+    text = result(PROOF, with_stand_ins=True, seconds=61)
     assert all(image in text for image in PUBLIC)
     assert "verdict         pass" in text
-    assert "not verified" not in result(proof, with_stand_ins=False, seconds=61)
+    assert "not verified" not in result(PROOF, with_stand_ins=False, seconds=61)
 
 
 def test_mounts_that_an_engine_left_are_found_innermost_first() -> None:

@@ -112,10 +112,9 @@ def found(kind: Kind | None, records_in: int) -> Any:
 
 
 class Effects:
-    """A target whose stack has no file of effects."""
+    """A target without a file of effects."""
 
-    class stack:  # noqa: N801 # an attribute of a target
-        effects_directory = Path("none")
+    effects_directory = Path("none")
 
 
 @pytest.mark.parametrize("kind", [None, *Kind])

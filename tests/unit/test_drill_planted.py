@@ -14,7 +14,7 @@ from deploy.drills.catalogue import fencing, identities, programs, semantics
 from deploy.drills.catalogue import transactions as all_or_nothing
 from deploy.drills.clients.job import Job
 from deploy.drills.drill import Anomaly, Journal, Verdict
-from deploy.drills.hops import Hops
+from deploy.drills.hops import OURS, Hops
 from deploy.drills.stage import Stage
 from tests.unit.planted_drills import BY_ROW, act, bare, verdict
 
@@ -85,7 +85,7 @@ async def test_e5_passes_only_if_the_naive_hop_loses_and_repeats_and_the_runtime
     stage: Stage, monkeypatch: pytest.MonkeyPatch, ours: list[bytes], naive: list[bytes], passes: bool
 ) -> None:
     async def crash_twice(stage: Stage, program: str, _commits_by: str) -> Hops:
-        return Planted(stage, ours if program == all_or_nothing.OURS else naive, 3, 3)
+        return Planted(stage, ours if program == OURS else naive, 3, 3)
 
     monkeypatch.setattr(all_or_nothing, "_crash_twice", crash_twice)
     await all_or_nothing.auto_commit.steps(stage)
@@ -135,8 +135,8 @@ async def test_e4_passes_only_if_two_applications_with_one_id_fence_each_other(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, ours: dict[str, int], shared: dict[str, int], passes: bool
 ) -> None:
     async def run_two(_stage: Stage, program: str, *, turns: int) -> dict[str, int]:
-        assert bool(turns) == (program != identities.OURS)
-        return ours if program == identities.OURS else shared
+        assert bool(turns) == (program != OURS)
+        return ours if program == OURS else shared
 
     monkeypatch.setattr(identities, "_run_two", run_two)
     await identities.shared_transactional_id.steps(stage)

@@ -67,8 +67,8 @@ class UncleanElection:
     async def inject(self, site: Site) -> str:
         """See `SiteFault.inject`."""
         first, last = (f"broker-{node}" for node in (self._FIRST, self._LAST))
-        settings = {"min_insync_replicas": "1", "unclean_leader_election_enable": "true"}
-        await create_topic(site.bootstrap_servers, TOPIC, on=(self._FIRST, self._LAST), **settings)
+        on, brokers = (self._FIRST, self._LAST), site.bootstrap_servers
+        await create_topic(brokers, TOPIC, on=on, min_insync_replicas="1", unclean_leader_election_enable="true")
         site.lose(last)
         await until(lambda: site.in_sync(TOPIC, 0) == (self._FIRST,), f"{first} leads alone", _LED_S)
         await site.write(TOPIC, 0, [Written(b"key", b"only one broker has it")])

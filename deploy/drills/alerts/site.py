@@ -17,7 +17,7 @@ from deploy.checkers.verdict import Verdict
 from deploy.drills.alerts.timeline import Watch
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.prometheus import Prometheus, PrometheusError
-from deploy.drills.target import Target
+from deploy.drills.target import LocalTarget
 from deploy.drills.workload import Load, payments, send_raw, sending
 from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
@@ -52,7 +52,7 @@ class Written(NamedTuple):
     timestamp_ms: int | None = None
 
 
-class Site(Target):
+class Site(LocalTarget):
     """A monitored stack.
 
     Args:

@@ -7,7 +7,7 @@ import msgspec
 
 from deploy.checkers.verdict import FAIL
 from deploy.drills.clients.raw import log_of, values_of
-from deploy.drills.drill import LOCAL, SECURE, Anomaly, Needs, drill
+from deploy.drills.drill import TARGETS, Anomaly, Needs, drill
 from deploy.drills.faults.configs import TopicConfig
 from deploy.drills.faults.processes import TakeAway
 from deploy.drills.hops import until_settled
@@ -17,7 +17,7 @@ from deploy.drills.recovery import failover_bound_s, roles
 from deploy.drills.run import started
 from deploy.drills.service import Service
 from deploy.drills.stage import Stage
-from deploy.drills.target import NoSuchRoleError
+from deploy.drills.target import NoSuchRoleError, broker_name, node_id
 from deploy.drills.tearing import commit_parts, holding, is_held, open_transaction
 from deploy.drills.waiting import eventually, until
 from deploy.drills.workload import flowing, pay
@@ -44,7 +44,7 @@ from shared.kafka.client.requests import Request
     "broker-killed-by-role",
     "Whichever role a killed broker had, commits resume within a bound that the settings imply, without an anomaly",
     needs=Needs.SERVICES,
-    targets=[LOCAL, SECURE],
+    targets=TARGETS,
     tags=["brokers"],
     within_s=300.0,
     reading=["docs/adr/0014-torn-transactions.md"],
@@ -83,9 +83,9 @@ RECORDS: Final = 10
     "E7",
     "coordinator-dies-after-prepare-commit",
     "A commit whose coordinator died after PrepareCommit is rolled forward by the next one: visible exactly once",
-    targets=[LOCAL, SECURE],
+    targets=TARGETS,
     tags=["brokers", "transactions"],
-    within_s=180.0,
+    within_s=300.0,
     reading=["KIP-98", "docs/upstream.md"],
 )
 async def coordinator_dies_after_prepare_commit(stage: Stage) -> None:
@@ -96,8 +96,8 @@ async def coordinator_dies_after_prepare_commit(stage: Stage) -> None:
     """
     target, topic = stage.target, await stage.topic(replicas=2, min_insync_replicas="2")
     [part] = [part for part in target.view().partitions if part.topic == topic]
-    [away] = [f"broker-{node_id}" for node_id in part.replicas if node_id != part.leader]
-    [coordinator] = [f"broker-{node.node_id}" for node in target.stack.kafka.nodes if node.node_id not in part.replicas]
+    [away] = [broker_name(replica) for replica in part.replicas if replica != part.leader]
+    [coordinator] = [broker for broker in target.brokers if node_id(broker) not in part.replicas]
     name = await _coordinated_by(stage, coordinator)
     values = [f"payment-{number}".encode() for number in range(RECORDS)]
     async with producer(stage, name, timeout_ms=60_000) as producing:
@@ -149,7 +149,7 @@ async def _state(stage: Stage, coordinator: str, transactional_id: str) -> str:
     """Return the state of the id's transaction, as its coordinator describes it."""
     async with Brokers(stage.access) as brokers:
         await brokers.view([])
-        [found] = await describe(brokers, int(coordinator.removeprefix("broker-")), [transactional_id])
+        [found] = await describe(brokers, node_id(coordinator), [transactional_id])
     return found.state
 
 
@@ -158,7 +158,7 @@ async def _state(stage: Stage, coordinator: str, transactional_id: str) -> str:
     "transaction-log-under-min-isr",
     "While the transaction log has too few replicas in sync, no transaction begins or ends, and nothing is lost",
     needs=Needs.SERVICES,
-    targets=[LOCAL, SECURE],
+    targets=TARGETS,
     tags=["brokers", "configuration"],
     within_s=240.0,
     reading=["docs/runbooks/PartitionsUnderMinIsr.md", "docs/adr/0004-unknown-outcomes.md"],
@@ -194,11 +194,11 @@ def _in_sync_max(stage: Stage, topic: str) -> int:
 async def _init_error(stage: Stage) -> str:
     """Return a coordinator's answer to InitProducerId of a new transactional.id: an error by Kafka's name."""
     name = f"{stage.name}-new"
-    node_id = int((await stage.target.transaction_coordinator(name)).removeprefix("broker-"))
+    coordinator = node_id(await stage.target.transaction_coordinator(name))
     values = {"TransactionalId": name, "TransactionTimeoutMs": 60_000, "ProducerId": -1, "ProducerEpoch": -1}
     async with Brokers(stage.access) as brokers:
         await brokers.view([])
-        return error_of((await brokers.ask(node_id, Request("InitProducerId", 4, values)))["ErrorCode"])
+        return error_of((await brokers.ask(coordinator, Request("InitProducerId", 4, values)))["ErrorCode"])
 
 
 TORN_PAYMENTS: Final = 60

@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.drills.clients.raw import committed_count, log_of
 from deploy.drills.clients.tools import PRODUCER_PERFORMANCE, kafka_tool
-from deploy.drills.drill import LOCAL, SECURE, Series, drill
+from deploy.drills.drill import TARGETS, Series, drill
 from deploy.drills.producers import producer, put
 from deploy.drills.stage import Stage
 from deploy.drills.waiting import until
@@ -192,7 +192,7 @@ GROWTH_MAX: Final = 3.0
     "B18",
     "commit-cost-by-size",
     "The commit of 10,000 records takes no longer than that of one",
-    targets=[LOCAL, SECURE],
+    targets=TARGETS,
     tags=["transactions", "figures"],
     reading=["KIP-98", "docs/performance.md"],
 )

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from deploy.drills.clients.raw import committed_count, records_since
-from deploy.drills.drill import LOCAL, SECURE, Needs, drill
+from deploy.drills.drill import TARGETS, Needs, drill
 from deploy.drills.faults.configs import TopicConfig
 from deploy.drills.faults.offsets import Rewind
 from deploy.drills.judge import commit_times, mark, verified
@@ -53,9 +53,9 @@ OUTPUTS: Final = (
     "consumer-rewound",
     "Groups that are rewound to offset 0 change nothing: no second posting, no second effect",
     needs=Needs.SERVICES,
-    targets=[LOCAL, SECURE],
+    targets=TARGETS,
     tags=["offsets"],
-    within_s=180.0,
+    within_s=300.0,
     reading=["docs/adr/0014-torn-transactions.md"],
 )
 async def consumer_rewound(stage: Stage) -> None:
@@ -97,7 +97,7 @@ LIMIT_BYTES: Final = 600
     "record-too-large",
     "A record that its topic refuses aborts the whole transaction; ingest then dead-letters it and books the others",
     needs=Needs.SERVICES,
-    targets=[LOCAL, SECURE],
+    targets=TARGETS,
     tags=["configuration", "transactions"],
     reading=["docs/runbooks/TransactionsAborting.md"],
 )

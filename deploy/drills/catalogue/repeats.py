@@ -10,7 +10,7 @@ import msgspec
 from deploy import PROJECT_ROOT
 from deploy.drills.clients.raw import log_of, values_of
 from deploy.drills.deliveries import duplicates
-from deploy.drills.drill import LOCAL, SECURE, Anomaly, Needs, drill
+from deploy.drills.drill import TARGETS, Anomaly, Needs, drill
 from deploy.drills.faults.requests import OnRequests
 from deploy.drills.judge import verified
 from deploy.drills.proxy.rules import Drop, Part, Rule
@@ -121,7 +121,7 @@ def ids(values: Iterable[bytes]) -> Iterator[str]:
     "A record that the application sends twice, or to another partition, is stored twice; the payment is booked once",
     needs=Needs.SERVICES,
     control=[Anomaly.DUPLICATE],
-    targets=[LOCAL, SECURE],
+    targets=TARGETS,
     tags=["idempotence", "services"],
     within_s=180.0,
     reading=["KIP-98", "docs/adr/0003-dead-letters.md"],

@@ -26,12 +26,12 @@ class Rewind:
         after = await group_offsets(target.access, self._service, self._topic)
         if any(after.values()):
             raise NoEvidenceError(f"group {self._service} has the offsets {after}, not 0")
-        target.bring_back(self._service)
+        await asyncio.to_thread(target.bring_back, self._service)
         await target.ready(self._service)
         return f"offsets of {len(before)} partitions, {sum(before.values())} in all, set to 0"
 
     async def heal(self, target: Target) -> None:
         """Start the service, if setting the offsets failed."""
         if self._service in target.taken:
-            target.bring_back(self._service)
+            await asyncio.to_thread(target.bring_back, self._service)
         await target.settle()

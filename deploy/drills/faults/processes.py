@@ -1,13 +1,13 @@
 """Faults of processes: a component is killed, taken away for a while, or paused."""
 
-from pathlib import Path
+import asyncio
 
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.target import Target
 
 
 class Kill:
-    """SIGKILL of a component; the supervisor starts it again."""
+    """SIGKILL of a component, which is started again."""
 
     def __init__(self, component: str) -> None:
         self._component = component
@@ -19,12 +19,7 @@ class Kill:
 
     async def inject(self, target: Target) -> str:
         """Kill it."""
-        component = target.component(self._component)
-        pid = component.process.pid
-        if pid is None:
-            raise NoEvidenceError(f"{self._component} did not run")
-        component.kill()
-        return f"process {pid} ended by signal 9"
+        return _evidence(await asyncio.to_thread(target.kill, self._component), self._component)
 
     async def heal(self, target: Target) -> None:
         """Wait until it is ready again."""
@@ -44,17 +39,11 @@ class TakeAway:
 
     async def inject(self, target: Target) -> str:
         """Kill it, and prevent its restart."""
-        pid = target.component(self._component).process.pid
-        if pid is None:
-            raise NoEvidenceError(f"{self._component} did not run")
-        target.take_away(self._component)
-        return f"process {pid} ended by signal 9"
+        return _evidence(await asyncio.to_thread(target.take_away, self._component), self._component)
 
     async def heal(self, target: Target) -> None:
         """Start it again, and wait until the target is healthy."""
-        if self._component in target.taken:
-            target.bring_back(self._component)
-        await target.settle()
+        await _bring_back(target, self._component)
 
 
 class Pause:
@@ -70,22 +59,20 @@ class Pause:
 
     async def inject(self, target: Target) -> str:
         """Pause it."""
-        pid = target.component(self._component).process.pid
-        if pid is None:
-            raise NoEvidenceError(f"{self._component} did not run")
-        target.pause(self._component)
-        state = _state(pid)
-        if state != "T":
-            raise NoEvidenceError(f"process {pid} is in state {state}, not stopped")
-        return f"process {pid} is stopped"
+        return _evidence(await asyncio.to_thread(target.pause, self._component), self._component)
 
     async def heal(self, target: Target) -> None:
         """Resume it, and wait until the target is healthy."""
-        if self._component in target.taken:
-            target.bring_back(self._component)
-        await target.settle()
+        await _bring_back(target, self._component)
 
 
-def _state(pid: int) -> str:
-    """Return a process's state; see proc(5)."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def _evidence(what: str, component: str) -> str:
+    if not what:
+        raise NoEvidenceError(f"{component} did not run")
+    return what
+
+
+async def _bring_back(target: Target, component: str) -> None:
+    if component in target.taken:
+        await asyncio.to_thread(target.bring_back, component)
+    await target.settle()

@@ -74,8 +74,8 @@ def decode_metadata_response(data: bytes) -> ClusterView:
     )
 
 
-def ask(port: int, timeout_s: float = 1.0, context: ssl.SSLContext | None = None) -> ClusterView:
-    """Ask the broker on this loopback port.
+def ask(port: int, timeout_s: float = 1.0, context: ssl.SSLContext | None = None, host: str = LOOPBACK) -> ClusterView:
+    """Ask the broker at an address.
 
     Args:
         port: its clients' port.
@@ -86,22 +86,22 @@ def ask(port: int, timeout_s: float = 1.0, context: ssl.SSLContext | None = None
         BrokerNotAnsweringError: it gave no whole answer; each step may take `timeout_s` seconds.
     """
     try:
-        with _connect(port, timeout_s, context) as connection:
+        with _connect(host, port, timeout_s, context) as connection:
             connection.sendall(encode_metadata_request())
             (size,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
             if not 0 < size <= _RESPONSE_BYTES_MAX:
-                raise BrokerNotAnsweringError(f"{LOOPBACK}:{port} sent a response of {size} bytes")
+                raise BrokerNotAnsweringError(f"{host}:{port} sent a response of {size} bytes")
             return decode_metadata_response(_exactly(connection, size))
     except (OSError, ProtocolDecodeError) as error:
-        raise BrokerNotAnsweringError(f"{LOOPBACK}:{port}: {error}") from error
+        raise BrokerNotAnsweringError(f"{host}:{port}: {error}") from error
 
 
-def _connect(port: int, timeout_s: float, context: ssl.SSLContext | None) -> socket.socket:
-    connection = socket.create_connection((LOOPBACK, port), timeout=timeout_s)
+def _connect(host: str, port: int, timeout_s: float, context: ssl.SSLContext | None) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout=timeout_s)
     if context is None:
         return connection
     try:
-        return context.wrap_socket(connection, server_hostname=LOOPBACK)
+        return context.wrap_socket(connection, server_hostname=host)
     except BaseException:
         connection.close()
         raise
