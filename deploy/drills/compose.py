@@ -48,8 +48,10 @@ async def run_on_compose(
         command: makes the command line of a module.
 
     Raises:
-        EngineError: the container ended without all results.
+        EngineError: no engine answers, or the container ended without all results.
     """
+    if not await asyncio.to_thread(engine.answers):
+        raise EngineError("no Docker engine answers: start one, and bring docker-compose.yml up")
     wanted = [f"{module_of(one)}:{one.row}" for one in drills if COMPOSE in one.targets]
     containers, results = Containers(engine), list[Result]()
     process = await asyncio.create_subprocess_exec(

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from deploy.cli.drill import drill as command
 from deploy.compose.containers import Containers
 from deploy.compose.engine import Engine, EngineError
 from deploy.drills.compose import operator, run_on_compose
@@ -46,6 +48,9 @@ class FakeEngine(Engine):
         state["Running"] = command not in {"kill", "stop"}
         state["Paused"] = command == "pause"
         return ""
+
+    def answers(self) -> bool:
+        return True
 
     def container(self, service: str) -> dict[str, Any]:
         if service not in self.states:
@@ -139,6 +144,14 @@ async def test_a_container_that_ends_before_its_drills_is_an_error() -> None:
             done=lambda _: None,
             command=lambda *_: [sys.executable, "-c", "raise SystemExit(3)"],
         )
+
+
+def test_without_an_engine_the_command_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "answers", lambda _: False)
+    ended = CliRunner().invoke(command, ["run", "A7", "A2", "--on", "compose"])
+    assert ended.exit_code == 1
+    assert "A2 not on this target: it runs on local" in ended.stderr
+    assert "no Docker engine answers: start one" in ended.stderr
 
 
 def test_the_command_runs_as_the_operator_and_names_module_and_row() -> None:
