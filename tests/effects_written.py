@@ -2,6 +2,7 @@
 
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import (
+    Attempt,
     EffectRequest,
     EffectResult,
     EffectState,
@@ -45,8 +46,18 @@ def result(effect_id: str, state: EffectState, minute: int, revision: int = 1, r
 
 def waiting(effect_id: str, revision: int = 0) -> Waiting:
     source = f"{EFFECTS_REQUESTS}:2:0"
+    tried = (Attempt(FIRST_MS, 12, "unknown: no answer"),)
     return Waiting(
-        request(effect_id), source, ORIGIN_AT.decode(), 3, FIRST_MS, FIRST_MS, 0, revision, detail="no answer"
+        request(effect_id),
+        source,
+        ORIGIN_AT.decode(),
+        3,
+        FIRST_MS,
+        FIRST_MS,
+        0,
+        revision,
+        detail="no answer",
+        tried=tried,
     )
 
 

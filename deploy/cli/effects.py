@@ -39,6 +39,7 @@ WAITING = "waiting"
 REQUESTED = "requested"
 _WIDTH_CHARS = 200
 _COLUMNS = ("effect_id", "state", "time", "attempts", "kind", "account", "destination", "reason", "detail")
+_TRIED = ("at", "took_ms", "answer")
 _UNDECIDED = (EffectState.IN_DOUBT.value, EffectState.FAILED.value)
 _STATES = (EffectState.SENT.value, EffectState.FAILED.value, EffectState.IN_DOUBT.value, WAITING)
 _DONE = {
@@ -208,7 +209,7 @@ class _Found:
         return None if record is None else str(Coordinates(topic, record.partition, record.offset))
 
     def fields(self) -> dict[str, Any]:
-        """All that is known, by name."""
+        """All that is known, by name; `tried` are the last calls, the latest last."""
         result, waiting, request = self.result, self.waiting, self.request
         fields: dict[str, Any] = {"effect_id": self.effect_id, "state": self.state}
         if waiting is not None:
@@ -222,7 +223,12 @@ class _Found:
         shown = None if request is None else msgspec.structs.asdict(request)
         if shown is not None:
             del shown["effect_id"]
-        return {**fields, "request": shown}
+        return {**fields, "tried": self._tried(), "request": shown}
+
+    def _tried(self) -> list[_Row]:
+        holder = self.waiting or self.result
+        calls = () if holder is None else holder.tried
+        return [{"at": iso_time(call.at_ms), "took_ms": call.took_ms, "answer": call.answer} for call in calls]
 
 
 def _find(brokers: Access, effect_id: str) -> _Found:
@@ -240,14 +246,19 @@ def _find(brokers: Access, effect_id: str) -> _Found:
 @brokers_option
 @json_option()
 def show_effect(effect_id: str, brokers: Access) -> None:
-    """Show one effect with its whole request, for as long as that is kept.
+    """Show one effect with its last calls, and with its whole request for as long as that is kept.
 
     Exit codes: 0 shown, 1 not, 2 wrong usage, 3 no such effect.
     """
     fields = _find(brokers, effect_id).fields()
     request = fields["request"] or {}
-    lines = {name: value for name, value in fields.items() if name != "request"} | request
-    answer(fields, fields_text(lines))
+    lines = {name: value for name, value in fields.items() if name not in {"request", "tried"}} | request
+
+    def show() -> None:
+        click.echo(fields_text(lines))
+        print_rows(fields["tried"], _TRIED, width_chars=_WIDTH_CHARS, fold=("answer",))
+
+    answer(fields, show)
     if not request and not as_json():
         note("its request is no longer kept")
 

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, result_of
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
-from shared.events.effects import EffectFailure, EffectRequest, EffectResult, EffectState, ResolutionAction, Waiting
+from shared.events.effects import (
+    ANSWER_MAX_CHARS,
+    ATTEMPTS_KEPT,
+    Attempt,
+    EffectFailure,
+    EffectRequest,
+    EffectResult,
+    EffectState,
+    ResolutionAction,
+    Waiting,
+)
 
 LEASE_MARGIN_MS = 100  # Redis' clock tells when a lease ends, this process' clock when to ask again
 DETAIL_MAX_CHARS = 200
@@ -42,6 +52,7 @@ class Job:
     action: str | None = None  # a person's decision, a ResolutionAction; None for a request
     stored: bool = False  # it comes from effects.waiting
     void: str = ""  # holder of a claim that Redis could not be asked to release; empty for none
+    tried: tuple[Attempt, ...] = ()  # its last calls, at most ATTEMPTS_KEPT
 
     @property
     def effect_id(self) -> str:
@@ -101,6 +112,7 @@ class Later:
             job.action,
             self.detail[:DETAIL_MAX_CHARS],
             job.void,
+            job.tried,
         )
 
     def unreleased(self, holder: str) -> "Later":
@@ -137,6 +149,7 @@ def resume(waiting: Waiting, takes_keys: bool) -> Job:
         waiting.action,
         stored=True,
         void=waiting.void,
+        tried=waiting.tried,
     )
 
 
@@ -208,6 +221,13 @@ def _call(job: Job, *, resend: bool) -> Call:
     return Call(replace(job, attempts=job.attempts + 1, resends=job.resends + resend), resend)
 
 
+def with_attempt(job: Job, at_ms: int, took_ms: int, outcome: Outcome) -> Job:
+    """Add a call to the job's log: it began at `at_ms` since 1970 UTC and took `took_ms`."""
+    answer = type(outcome).__name__.lower() + (f": {outcome.detail}" if outcome.detail else "")
+    tried = (*job.tried, Attempt(at_ms, took_ms, answer[:ANSWER_MAX_CHARS]))
+    return replace(job, tried=tried[-ATTEMPTS_KEPT:])
+
+
 def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: float) -> Done | Later:
     """Decide what an outcome means for the job that `Call` had; `chance`, from 0 to 1, is for the jitter."""
     if isinstance(outcome, Delivered):
@@ -259,4 +279,5 @@ def _result(
         "" if failure is None else failure.value,
         detail[:DETAIL_MAX_CHARS],
         None if state is EffectState.SENT else job.request,
+        job.tried,
     )

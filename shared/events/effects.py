@@ -101,12 +101,25 @@ decode_request: Callable[[bytes], RequestRecord] = decoder(RequestRecord)
 """Decodes a record of effects.requests."""
 
 
+ATTEMPTS_KEPT = 10
+ANSWER_MAX_CHARS = 200
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One call to a destination, for people."""
+
+    at_ms: int  # when it began, since 1970 UTC
+    took_ms: int
+    answer: str  # outcome and the beginning of the answer, at most ANSWER_MAX_CHARS characters; never a secret
+
+
 class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of an effect: a record of effects.results under its effect_id; the last record counts.
 
     Attributes:
         resends: calls made although an earlier one may have been taken by a destination that knows no keys.
         request: the effect itself while an operator may have to decide on it: failed and in doubt.
+        tried: its last calls, at most ATTEMPTS_KEPT, the latest last; empty where they are not known.
     """
 
     effect_id: str
@@ -118,6 +131,7 @@ class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""  # an EffectFailure of a failed one; a sentence for one in doubt
     detail: str = ""  # what the destination said, for people
     request: EffectRequest | None = None
+    tried: tuple[Attempt, ...] = ()
 
 
 encode_result = msgspec.json.Encoder().encode
@@ -140,6 +154,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     action: str | None = None  # an operator's decision, a ResolutionAction; None for a request without one
     detail: str = ""  # why the last try failed, for people
     void: str = ""  # the holder of a claim that Redis could not be asked to release: no call was made under it
+    tried: tuple[Attempt, ...] = ()  # as in EffectResult
 
 
 class Trust(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -145,6 +145,14 @@ def test_an_effect_is_shown_with_its_request(operator: Operator, effect_id: str,
     assert "rent [may]" in operator.run(effects, "show", effect_id).stdout
 
 
+def test_an_effect_is_shown_with_its_last_calls(operator: Operator) -> None:
+    call = {"at": "2026-01-05T08:00:00.000+00:00", "took_ms": 12, "answer": "unknown: no answer"}
+    assert operator.json(effects, "show", WAITING)["tried"] == [call]
+    assert operator.json(effects, "show", DOUBTFUL)["tried"] == []
+    shown = operator.run(effects, "show", WAITING).stdout.splitlines()
+    assert shown[-1].split(maxsplit=2) == [call["at"], "12", call["answer"]]
+
+
 def test_an_expired_request_is_reported(operator: Operator) -> None:
     assert operator.json(effects, "show", HELD)["request"] is None
     assert "no longer kept" in operator.run(effects, "show", HELD).stderr

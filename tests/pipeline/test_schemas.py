@@ -18,8 +18,10 @@ from spark.schemas import DAY, ENTRY, MONEY, SUBSCRIPTION, TABLES, UNDECODABLE, 
 
 NOT_LANDED = {
     "effect_resolutions": {"request"},
-    "effect_results": {"request"},
-    "effects_waiting": {"request", "source", "origin", "sequence", "revision", "resends", "doubtful", "action", "void"},
+    "effect_results": {"request", "tried"},
+    "effects_waiting": {
+        *("request", "source", "origin", "sequence", "revision", "resends", "doubtful", "action", "void", "tried"),
+    },
 }
 """Fields that no table needs: copies of other records, and fields for the outbox alone."""
 FROM_KEY = {

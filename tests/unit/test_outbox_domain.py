@@ -19,8 +19,10 @@ from services.outbox.domain import (
     not_called,
     resume,
     wanted,
+    with_attempt,
 )
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
+from services.outbox.outcomes import Retriable
 from shared.events.effects import (
     EffectFailure,
     EffectState,
@@ -201,6 +203,7 @@ def test_an_effect_that_is_not_called_after_all_is_counted_once(
 @pytest.mark.parametrize("action", [None, "resend"])
 def test_a_waiting_effect_resumes_unchanged(action: str | None) -> None:
     first = job(attempts=4, revision=2, resends=1, doubtful=True, action=action, void="7.1")
+    first = with_attempt(first, NOW_MS, 12, Retriable("503"))
     waiting = Later(first, NOW_MS + 9, release=True, detail="x" * 300).waiting()
     assert (waiting.not_before_ms, waiting.detail) == (NOW_MS + 9, "x" * DETAIL_MAX_CHARS)
     again: Waiting = decode_waiting(encode_waiting(waiting))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.outbox.domain import DETAIL_MAX_CHARS, Done, Job, Later, after_call, backoff_ms
+from services.outbox.domain import DETAIL_MAX_CHARS, Done, Job, Later, after_call, backoff_ms, with_attempt
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
-from shared.events.effects import EffectState
+from shared.events.effects import ANSWER_MAX_CHARS, ATTEMPTS_KEPT, Attempt, EffectState
 from tests.unit.test_outbox_domain import DEADLINE_MS, HOLD, NOW_MS, POLICIES, job, shown
 
 
@@ -108,3 +108,28 @@ def test_the_text_of_a_destination_is_truncated() -> None:
     done = after_call(called(), Refused("x" * 500), HOLD, NOW_MS, 0.0)
     assert isinstance(done, Done)
     assert done.result.detail == "x" * DETAIL_MAX_CHARS
+
+
+@given(st.lists(st.sampled_from([*OUTCOMES.values(), Refused("x" * 500)]), max_size=2 * ATTEMPTS_KEPT))
+def test_the_last_calls_are_kept_with_their_answers(outcomes: list[Outcome]) -> None:
+    tried = called()
+    for number, outcome in enumerate(outcomes):
+        tried = with_attempt(tried, NOW_MS + number, number, outcome)
+    last = list(enumerate(outcomes))[-ATTEMPTS_KEPT:]
+    assert [(each.at_ms - NOW_MS, each.took_ms) for each in tried.tried] == [(number, number) for number, _ in last]
+    for attempt, (_, outcome) in zip(tried.tried, last, strict=True):
+        assert attempt.answer == f"{type(outcome).__name__.lower()}: {outcome.detail}".rstrip(": ")[:ANSWER_MAX_CHARS]
+    assert replace(tried, tried=()) == called()
+
+
+@pytest.mark.parametrize("outcome", [*OUTCOMES.values()])
+def test_the_calls_are_recorded_with_the_decision(outcome: Outcome) -> None:
+    tried = with_attempt(called(takes_keys=True), NOW_MS, 7, outcome)
+    decision = after_call(tried, outcome, HOLD, NOW_MS, 0.0)
+    recorded = decision.waiting() if isinstance(decision, Later) else decision.result
+    assert recorded.tried == tried.tried != ()
+
+
+def test_an_attempt_says_what_the_destination_answered() -> None:
+    assert with_attempt(called(), 5, 6, Delivered("200 OK")).tried == (Attempt(5, 6, "delivered: 200 OK"),)
+    assert with_attempt(called(), 5, 6, Delivered()).tried == (Attempt(5, 6, "delivered"),)

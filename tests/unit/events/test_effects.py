@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shared.events.effects import (
     DESTINATION_MAX_CHARS,
+    Attempt,
     Channel,
     EffectFailure,
     EffectKind,
@@ -139,6 +140,17 @@ DECLINE_NOTICE = EffectRequest(
             ),
             encode_waiting,
             decode_waiting,
+        ),
+        (
+            EffectResult(
+                ID, EffectState.SENT, 9, 2, tried=(Attempt(5, 30, "retriable: 503"), Attempt(7, 2, "delivered"))
+            ),
+            (
+                b'{"effect_id":"' + ID.encode() + b'","state":"sent","at_ms":9,"attempts":2,"tried":['
+                b'{"at_ms":5,"took_ms":30,"answer":"retriable: 503"},{"at_ms":7,"took_ms":2,"answer":"delivered"}]}'
+            ),
+            encode_result,
+            decode_result,
         ),
         (
             Trust("4f2a", told=False, at_risk=200, until=-1, due_ms=-1, doubt_left=17, doubt_until=4711),
