@@ -10,11 +10,12 @@ from deploy.drills.deliveries import aborted_reads
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.hops import Hops, note_anomalies, until_settled
 from deploy.drills.judge import now_ms
+from deploy.drills.observe import LSO, line
 from deploy.drills.producers import producer, put
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.requests import Request
 from deploy.drills.stage import Stage
-from deploy.drills.waiting import eventually
+from deploy.drills.waiting import eventually, until
 from deploy.txn.listing import Hold, rows
 from shared.eos.records import Handler
 from shared.kafka.admin.transactions import look_twice
@@ -62,6 +63,8 @@ async def transaction_left_open(stage: Stage) -> None:
             return (await _ends(stage, topic))[0] > PLAIN
 
         await eventually(moved, "the coordinator has aborted the transaction", 60)
+        samples, stable = stage.journal.samples, line(LSO, topic)
+        await until(lambda: samples[-1].values.get(stable, 0) > PLAIN, "the time line shows the offset that has moved")
     [marker] = [batch for batch in await log_of(stage.bootstrap_servers, topic) if batch.marker is Marker.ABORT]
     seconds, timeout_s = (marker.timestamp_ms - begun_ms) / 1000, TIMEOUT_MS / 1000
     within = f"{timeout_s:.0f} to {timeout_s + 10:.0f} s"
