@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from deploy import PROJECT_ROOT
 from deploy.local.ports import LOOPBACK, free_ports
-from deploy.local.process import ManagedProcess, ProcessNotRunningError, Signalled
+from deploy.local.process import ManagedProcess, ProcessNotRunningError, Signalled, state_of
 from deploy.local.supervisor.component import http_ready
 
 _ANSWER_S = 5.0
@@ -72,8 +72,8 @@ class Service(Signalled):
     @property
     def suspended(self) -> bool:
         """Whether it has been sent SIGSTOP."""
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return stat.rpartition(")")[2].split()[0] == "T"
+        pid = self.process.pid
+        return pid is not None and state_of(pid) == "T"
 
     def metrics_text(self) -> str:
         """Return the answer of /metrics."""

@@ -15,6 +15,7 @@ from deploy.drills.drill import LOCAL, SECURE
 from deploy.drills.waiting import eventually
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView
+from deploy.local.process import state_of
 from deploy.local.supervisor.component import Component
 from deploy.local.supervisor.stack import Stack
 from shared.kafka.admin.quorum import describe_quorum
@@ -255,7 +256,7 @@ class LocalTarget(Target):
         self.taken.add(name)
         component.pause()
         pid = component.process.pid
-        return f"process {pid} is stopped" if pid is not None and _state(pid) == "T" else ""
+        return f"process {pid} is stopped" if pid is not None and state_of(pid) == "T" else ""
 
     def bring_back(self, name: str) -> None:
         """Start or resume a component, and keep it running."""
@@ -295,8 +296,3 @@ def broker_name(number: int) -> str:
 
 def _killed(pid: int | None) -> str:
     return "" if pid is None else f"process {pid} ended by signal 9"
-
-
-def _state(pid: int) -> str:
-    """Return a process's state; see proc(5)."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

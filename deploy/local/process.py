@@ -38,6 +38,11 @@ class ProcessDeadlineError(RuntimeError):
     """A process did not end before its deadline."""
 
 
+def state_of(pid: int) -> str:
+    """Return the state of a process, such as T for one that SIGSTOP has stopped; see proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def _stopped(pid: int) -> bool:
     """Whether each thread of a process is stopped or has ended; see proc(5)."""
     states = []

@@ -20,6 +20,7 @@ from deploy.drills.prometheus import Prometheus, PrometheusError
 from deploy.drills.target import LocalTarget
 from deploy.drills.workload import Load, payments, send_raw, sending
 from deploy.local.kafka.probe import BrokerNotAnsweringError
+from deploy.local.process import state_of
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
 from deploy.verification import verify_cluster
 from shared.eos.records import Record
@@ -92,14 +93,12 @@ class Site(LocalTarget):
 
     def lose(self, name: str) -> str:
         """Kill a component, prevent its restart, and return the evidence; raises as `pid`."""
-        pid = self.pid(name)
-        self.take_away(name)
-        return f"process {pid} of {name} ended by signal 9"
+        self.pid(name)
+        return f"{name}: {self.take_away(name)}"
 
     def suspended(self, name: str) -> bool:
         """Whether it has been stopped by SIGSTOP; raises as `pid`."""
-        stat = Path(f"/proc/{self.pid(name)}/stat").read_text()
-        return stat.rpartition(")")[2].split()[0] == "T"
+        return state_of(self.pid(name)) == "T"
 
     async def restart(self, name: str, **settings: str) -> None:
         """Stop a service and start it with further settings, ONCE_ prefix left out, for this one run; wait for it."""
