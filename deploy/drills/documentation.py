@@ -104,6 +104,7 @@ def page(table: Table, run: Run, recovery: Recovery, mutants: Mutants) -> str:
         [
             f"{_ABOUT}\n",
             f"{_last(run)}\n",
+            f"{_REPORT}\n",
             *_families(table, {(one.row, one.name): one for one in run.results}),
             f"{_RECOVERY}\n",
             _recovery(table, {one.killed: one for one in recovery.recovery}),
@@ -126,7 +127,7 @@ def _last(run: Run) -> str:
     anomalies = sum(found.count for one in seen for found in one.anomalies)
     return (
         f"The last recorded run of all rows took {sum(one.seconds for one in run.results):,.0f} s in its "
-        f"{len(run.results)} drills: {counts}. They wrote {records:,} records, noted {faults:,} pieces of evidence of "
+        f"{len(run.results)} drills: {counts}. They wrote {records:,} records, noted {faults:,}\npieces of evidence of "
         f"faults, and found {anomalies:,} anomalies. Its output is [results.json](results.json)."
     )
 
@@ -220,6 +221,12 @@ read. `once drill soak` makes random faults for a chosen time; its judges are a 
 `once verify`, Spark's reconciliation and the view. `make drills` runs all drills, those of [alerts](alerts.md)
 included, and `make drills-transactions` the table of [a transaction's requests](transactions.md), lost, late and
 repeated."""
+
+_REPORT: Final = """\
+![The report of B9: verdict, hypothesis, throughput, log end and LSO over time, what was seen](../images/drill.png)
+
+The report of B9: the last stable offset stays at the open transaction's first record, until the coordinator aborts
+it."""
 
 _RECOVERY: Final = """\
 ## Recovery

@@ -41,7 +41,7 @@ def test_a_result_is_shown_with_its_drill_and_one_of_another_drill_is_not() -> N
     lines = {line.split("'")[1]: line for line in text.splitlines() if line.startswith("['")}
     assert lines[ONE.row].endswith("'not as expected, 1.2 s']")
     assert lines[OTHER.row].endswith("'not run']")
-    assert "took 2 s in its 2 drills: 1 as expected, 1 not as expected. They wrote 20 records, noted 2 pieces" in text
+    assert "took 2 s in its 2 drills: 1 as expected, 1 not as expected. They wrote 20 records, noted 2\npieces" in text
     assert "found 3 anomalies" in text
 
 
