@@ -13,6 +13,7 @@ import msgspec
 from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, failing_on, json_option, print_rows
 from services.outbox.sinks.credentials import load_key
+from services.outbox.sinks.email import recipient_of
 from services.outbox.sinks.webhook import derive_secret, endpoint_of
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import (
@@ -46,8 +47,11 @@ def _account(value: str) -> str:
 
 def _destination(value: str) -> str:
     try:
-        if channel_of(value) is Channel.WEBHOOK:
+        channel = channel_of(value)
+        if channel is Channel.WEBHOOK:
             endpoint_of(value)  # its port is read only here
+        elif channel is Channel.EMAIL:
+            recipient_of(value)  # likewise its domain
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return value

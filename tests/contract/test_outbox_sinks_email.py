@@ -245,7 +245,27 @@ async def test_a_server_without_starttls_gets_mail_only_if_allowed(tmp_path: Pat
         assert [(mail.tls, mail.user) for mail in clear.mails()] == [(False, "")]
 
 
-@pytest.mark.parametrize("destination", ["mailto:zoë@example.org", "mailto:a@b@c", "mailto:", "https://h/"])
+async def test_a_name_beyond_ascii_needs_a_server_that_offers_smtputf8(tmp_path: Path) -> None:
+    to = "mailto:zoë@müller.example"
+    async with Mailbox(tmp_path, USER, PASSWORD, smtputf8=True) as able, email(able) as sink:
+        assert isinstance(await sink.deliver(effect(1, to, reference="für Zoë")), Delivered)
+        assert isinstance(await sink.deliver(effect(2, TO)), Delivered)
+        first, second = able.mails()
+    assert (first.recipients, second.recipients) == (["zoë@xn--mller-kva.example"], ["somebody@example.org"])
+    assert first.message_id == f"<{effect(1, to).effect_id}@example.org>"
+    assert "Reference:    für Zoë" in first.body.splitlines()
+
+
+async def test_a_name_beyond_ascii_is_refused_by_a_server_without_smtputf8(mailbox: Mailbox, sink: Sink) -> None:
+    outcome = await sink.deliver(effect(1, "mailto:zoë@müller.example"))
+    assert isinstance(outcome, Refused)
+    assert "does not offer SMTPUTF8, which the address at xn--mller-kva.example needs" in outcome.detail
+    assert isinstance(await sink.deliver(effect(2, "mailto:zoe@müller.example")), Delivered)
+    assert [mail.recipients for mail in mailbox.mails()] == [["zoe@xn--mller-kva.example"]]
+    assert mailbox.connections == 1  # the refusal left it as it was
+
+
+@pytest.mark.parametrize("destination", ["mailto:zoe@exa_mple.örg", "mailto:a@b@c", "mailto:", "https://h/"])
 async def test_an_invalid_address_is_refused(sink: Sink, destination: str) -> None:
     assert isinstance(await sink.deliver(effect(1, destination)), Refused)
 

@@ -242,6 +242,7 @@ def test_subscriptions_are_set_replaced_listed_and_cleared(operator: Operator) -
         (subscriptions, ("set", "anna", "--receipt", "file:../x")),
         (subscriptions, ("set", "anna", "--event", "https://user:secret@example.org/")),
         (subscriptions, ("set", "anna", "--event", "https://example.org:99999/")),
+        (subscriptions, ("set", "anna", "--receipt", "mailto:anna@exa_mple.örg")),
         (subscriptions, ("clear", "fees@1")),
     ],
 )

@@ -321,11 +321,31 @@ def test_lines_that_begin_with_a_dot_do_not_end_the_mail() -> None:
     assert encode_data(b".\r\n..a\r\nb.\r\n") == b"..\r\n...a\r\nb.\r\n.\r\n"
 
 
-@pytest.mark.parametrize("destination", ["mailto:zoë@example.org", "mailto:a b@c", "mailto:a", "https://a/", "file:a"])
+@pytest.mark.parametrize(
+    "destination", ["mailto:zoe@exa_mple.örg", "mailto:zoe@a..ö", "mailto:a b@c", "mailto:a", "https://a/", "file:a"]
+)
 def test_invalid_recipients(destination: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         recipient_of(destination)
 
 
-def test_a_recipient() -> None:
-    assert recipient_of("mailto:a.b+c@example.org") == "a.b+c@example.org"
+@pytest.mark.parametrize(
+    ("destination", "recipient"),
+    [
+        ("mailto:a.b+c@example.org", "a.b+c@example.org"),
+        ("mailto:a@Exa_mple.org", "a@Exa_mple.org"),
+        ("mailto:zoë@example.org", "zoë@example.org"),
+        ("mailto:zoë@Straße.example", "zoë@xn--strae-oqa.example"),  # not strasse: another domain
+        ("mailto:用户@例子.example", "用户@xn--fsqu00a.example"),
+    ],
+)
+def test_a_recipients_domain_is_ascii(destination: str, recipient: str) -> None:
+    assert recipient_of(destination) == recipient
+
+
+def test_a_mail_to_a_name_beyond_ascii_has_it_as_utf_8_in_its_header() -> None:
+    encoded = encode_message(effect(1, HOOK, reference="für"), SENDER, "zoë@example.org", NOW_S)
+    head, _, body = encoded.partition(b"\r\n\r\n")
+    assert "To: zoë@example.org\r\n".encode() in head
+    assert body.isascii()
+    assert encoded.replace("ë".encode(), b"").isascii()

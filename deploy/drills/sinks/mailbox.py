@@ -47,9 +47,19 @@ class Mailbox:
         user, password: that AUTH demands; an empty user demands none.
         port: to listen on; 0 picks one.
         tls: whether it demands STARTTLS.
+        smtputf8: whether it takes addresses beyond ASCII.
     """
 
-    def __init__(self, directory: Path, user: str = "", password: str = "", port: int = 0, *, tls: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        user: str = "",
+        password: str = "",
+        port: int = 0,
+        *,
+        tls: bool = True,
+        smtputf8: bool = False,
+    ) -> None:
         self.directory = directory
         self.ca_file = directory / "ca.pem"
         self.port = port
@@ -57,6 +67,7 @@ class Mailbox:
         self._user = user
         self._password = password
         self._tls = tls
+        self._smtputf8 = smtputf8
         self._journal: Journal[Mail] = Journal(directory / JOURNAL)
         self._faults = FaultsFile(directory / "faults.json")
         self._open = ExitStack()
@@ -114,6 +125,7 @@ class Mailbox:
             auth_require_tls=context is not None,
             authenticator=self._authenticate,
             timeout=_IDLE_S,
+            enable_SMTPUTF8=self._smtputf8,
             loop=loop,
         )
         self._sessions.add(session)

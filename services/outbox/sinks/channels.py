@@ -48,9 +48,11 @@ def _mail_server(settings: OutboxSettings) -> Server:
         raise ValueError(f"ONCE_SMTP_PORT is {settings.smtp_port}: set it to a port, 587 as a rule")
     try:
         recipient_of(f"mailto:{settings.smtp_sender}")
-    except ValueError as error:
+        settings.smtp_sender.encode("ascii")
+    except ValueError as error:  # UnicodeEncodeError is one
         raise ValueError(
-            f"ONCE_SMTP_SENDER is {settings.smtp_sender!r}: set it to one plain address, such as ledger@example.org"
+            f"ONCE_SMTP_SENDER is {settings.smtp_sender!r}: set it to one plain ASCII address, such as "
+            "ledger@example.org"
         ) from error
     if not settings.smtp_starttls and not is_loopback(settings.smtp_host):
         raise ValueError(

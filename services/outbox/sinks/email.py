@@ -5,8 +5,8 @@ Invariants:
   Retriable; a message without an answer is Unknown, and is never sent again from here.
 - The Message-ID is the effect's own, so a store of mails can recognise one that was sent twice.
 - A subject has only what the ledger wrote: amounts, codes, account names. What a customer wrote is in the body, each on
-  one line of its own, so that it cannot pass for a line of the ledger, and cannot make a header. Lines are ASCII and
-  end in CRLF.
+  one line of its own, so that it cannot pass for a line of the ledger, and cannot make a header. Lines end in CRLF, and
+  are ASCII unless the recipient's name is not.
 - Amounts are exact: no float touches them.
 """
 
@@ -14,14 +14,23 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.message import EmailMessage
-from email.policy import SMTP
+from email.policy import SMTP, SMTPUTF8
 from email.utils import format_datetime
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import idna
+
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown, printable
-from services.outbox.sinks.smtp import AnswerLostError, Connections, NoConnectionError, NotTakenError, Server
+from services.outbox.sinks.smtp import (
+    AddressUnsupportedError,
+    AnswerLostError,
+    Connections,
+    NoConnectionError,
+    NotTakenError,
+    Server,
+)
 from shared.events.effects import Channel, EffectKind, EffectRequest, channel_of
 from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import DeclineReason
@@ -123,16 +132,19 @@ _DOT = re.compile(rb"(?m)^\.")
 
 
 def recipient_of(destination: str) -> str:
-    """The address of a destination `mailto:somebody@example.org`.
+    """The address of a destination `mailto:somebody@example.org`, its domain in ASCII (RFC 5891).
 
-    Raises ValueError if it is no such destination, or not ASCII: the addresses of RFC 6531 are not supported.
+    Raises ValueError if it is no such destination, or its domain cannot be one.
     """
     if channel_of(destination) is not Channel.EMAIL:
         raise ValueError("the destination is no mail address")
-    address = destination.removeprefix("mailto:")
-    if not address.isascii():
-        raise ValueError("the address has characters beyond ASCII: give its domain as xn--... and its name in ASCII")
-    return address
+    name, _, domain = destination.removeprefix("mailto:").rpartition("@")
+    if domain.isascii():
+        return f"{name}@{domain}"
+    try:
+        return f"{name}@{idna.encode(domain, uts46=True).decode()}"
+    except idna.IDNAError as error:
+        raise ValueError(f"{domain} can be no domain: {error}") from error
 
 
 def message_id(effect_id: str, sender: str) -> str:
@@ -141,9 +153,12 @@ def message_id(effect_id: str, sender: str) -> str:
 
 
 def encode_message(request: EffectRequest, sender: str, recipient: str, now_s: float) -> bytes:
-    """Encode the mail: plain text, UTF-8 as quoted-printable, marked as sent by no person (RFC 3834), dated `now_s`."""
+    """Encode the mail: plain text, UTF-8 as quoted-printable, marked as sent by no person (RFC 3834), dated `now_s`.
+
+    A recipient beyond ASCII stands in the header as UTF-8 (RFC 6532), which only SMTPUTF8 carries.
+    """
     text = compose(request)
-    message = EmailMessage(policy=SMTP)
+    message = EmailMessage(policy=SMTP if recipient.isascii() else SMTPUTF8)
     message["Message-ID"] = message_id(request.effect_id, sender)
     message["Date"] = format_datetime(datetime.fromtimestamp(int(now_s), UTC))
     message["From"] = sender
@@ -196,6 +211,8 @@ class EmailSink:
         data = encode_data(encode_message(request, self._sender, recipient, self._clock()))
         try:
             answer = await self._connections.send(self._sender, recipient, data)
+        except AddressUnsupportedError as error:
+            return Refused(str(error))
         except NotTakenError as refusal:
             detail = printable(str(refusal))
             permanent = refusal.code >= 500 and refusal.code not in _CREDENTIALS

@@ -44,6 +44,10 @@ class NotTakenError(Exception):
         self.code = code
 
 
+class AddressUnsupportedError(Exception):
+    """The server cannot take mail for such an address; it was certainly not taken."""
+
+
 class NoConnectionError(Exception):
     """No connection, or it was lost before the message was handed over: the mail was certainly not taken."""
 
@@ -105,19 +109,28 @@ class Connection:
         return cls(client)
 
     async def envelope(self, sender: str, recipient: str) -> None:
-        """Give sender and recipient (ASCII), until the server waits for the message.
+        """Give sender (ASCII) and recipient, until the server waits for the message.
 
         Raises:
+            AddressUnsupportedError: the recipient is not ASCII, and the server does not offer SMTPUTF8 (RFC 6531).
             NotTakenError: refused.
             NoConnectionError: lost, or an answer that makes no sense.
         """
+        options: list[str] = []
+        if not recipient.isascii():
+            if not self._client.supports_extension("smtputf8"):
+                raise AddressUnsupportedError(
+                    f"the mail server does not offer SMTPUTF8, which the address at {recipient.rpartition('@')[2]} "
+                    "needs: its name has characters beyond ASCII"
+                )
+            options = ["SMTPUTF8", "BODY=8BITMIME"]
         self.usable = False
         try:
             if self._used:  # forgets a half-made envelope, and shows that the connection is alive
                 await self._client.rset()
             self._used = True
-            await self._client.mail(sender)
-            await self._client.rcpt(recipient)
+            await self._client.mail(sender, options=options)
+            await self._client.rcpt(recipient, encoding="utf-8")
             answer = await self._client.execute_command(b"DATA")
         except SMTPSenderRefused as error:
             raise self._refusal("MAIL", error.code, error.message) from error
