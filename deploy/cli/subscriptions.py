@@ -14,7 +14,7 @@ from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, failing_on, json_option, print_rows
 from services.outbox.sinks.credentials import load_key
 from services.outbox.sinks.email import recipient_of
-from services.outbox.sinks.webhook import derive_secret, endpoint_of
+from services.outbox.sinks.webhook import FORMATS, derive_secret, endpoint_of
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import (
     EVERY_ACCOUNT,
@@ -142,10 +142,19 @@ def list_subscriptions(brokers: Access) -> None:
     required=True,
     help="The outbox' key, as in its setting ONCE_WEBHOOK_KEY_FILE.",
 )
-def show_secret(uri: str, key_file: Path) -> None:
+@click.option(
+    "--format",
+    "its_format",
+    type=click.Choice(list(FORMATS)),
+    default="standard",
+    show_default=True,
+    help="As in the outbox' setting ONCE_WEBHOOK_FORMAT.",
+)
+def show_secret(uri: str, key_file: Path, its_format: str) -> None:
     """Print the signing secret of the webhook URI, to give to its operator. Each webhook has a secret of its own.
 
     Exit codes: 0 printed, 1 not, 2 wrong usage.
     """
     with failing_on(ValueError):
-        click.echo(derive_secret(load_key(str(key_file), "--key-file"), uri))
+        secret = derive_secret(load_key(str(key_file), "--key-file"), uri)
+    click.echo(FORMATS[its_format].secret_text(secret))

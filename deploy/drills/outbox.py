@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from deploy.drills.service import Service
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
+from deploy.local.ports import LOOPBACK_NETWORK
 from deploy.local.redis.server import LocalRedis
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS
@@ -77,6 +78,7 @@ class OutboxSite:
         given = {
             "REDIS_URL": self.redis.url,
             "WEBHOOK_KEY_FILE": str(self.key_file),
+            "WEBHOOK_ALLOWED_NETWORKS": LOOPBACK_NETWORK,
             "SMTP_HOST": "127.0.0.1",
             "SMTP_PORT": str(self.mailbox.port),
             "SMTP_CA_FILE": str(self.mailbox.ca_file),

@@ -10,6 +10,7 @@ import socket
 from collections import deque
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_NETWORK = "127.0.0.0/8"
 LOCAL_HOSTS = (LOOPBACK, "localhost")
 """Names that a local server's certificate is for."""
 _FIRST, _LAST = 20_000, 32_000

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+WebhookFormat = Literal["standard", "once"]
 PartitionCount = Annotated[int, Meta(ge=1, le=256)]
 TimeZone = Annotated[str, Meta(pattern=r"^(UTC|[A-Z][A-Za-z_]+(/[A-Z][A-Za-z0-9_+-]+)+)$")]
 
@@ -279,7 +280,30 @@ class OutboxSettings(RuntimeSettings):
     webhook_key_file: str = setting(
         "ONCE_WEBHOOK_KEY_FILE",
         "File with the key, at least 32 bytes, that each destination's signing secret is derived from. Empty means no "
-        "webhooks.",
+        "webhooks. It is read again when it changes.",
+        "",
+    )
+    webhook_previous_key_file: str = setting(
+        "ONCE_WEBHOOK_PREVIOUS_KEY_FILE",
+        "File with the key before that one. While it exists, each webhook has two signatures; it is read again when it "
+        "changes.",
+        "",
+    )
+    webhook_format: WebhookFormat = setting(  # noqa: RUF009 # a field
+        "ONCE_WEBHOOK_FORMAT",
+        "Headers and body of webhooks: `standard` for Standard Webhooks, `once` for the former ones.",
+        "standard",
+    )
+    webhook_allowed_networks: str = setting(
+        "ONCE_WEBHOOK_ALLOWED_NETWORKS",
+        "Networks such as 10.2.0.0/16, comma separated, whose addresses webhooks may be sent to although they are not "
+        "public, and over plain http.",
+        "",
+    )
+    webhook_proxy: str = setting(
+        "ONCE_WEBHOOK_PROXY",
+        "HTTP proxy for all webhooks, http://host:port. It resolves their names, and must refuse private addresses "
+        "itself.",
         "",
     )
     smtp_host: str = setting("ONCE_SMTP_HOST", "Mail server. Empty disables e-mail.", "")

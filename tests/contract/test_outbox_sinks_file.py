@@ -16,8 +16,8 @@ from deploy.verification import effect_ids as ids_in
 from services.outbox.outcomes import Delivered, Refused, Retriable
 from services.outbox.sinks import file
 from services.outbox.sinks import file as file_module
-from services.outbox.sinks.body import encode_body
 from services.outbox.sinks.file import FileSink
+from services.outbox.sinks.webhook import encode_body
 from tests.harness import ROOT, wait_until
 from tests.sinks.effects import effect
 

@@ -1,9 +1,10 @@
 """The webhook sink over real HTTP: signatures, the outcome of each answer, and requests never sent."""
 
 import asyncio
+import itertools
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,17 +15,36 @@ import trustme
 from deploy.drills.sinks.journal import entries
 from deploy.drills.sinks.processes import ReceiverProcess
 from deploy.drills.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
-from deploy.local.ports import free_ports
-from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
-from services.outbox.sinks.webhook import ANSWER_BYTES_MAX, WebhookSink, derive_secret
+from deploy.local.ports import LOOPBACK_NETWORK, free_ports
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink, Unknown
+from services.outbox.sinks import credentials
+from services.outbox.sinks.channels import open_sinks
+from services.outbox.sinks.egress import Egress
+from services.outbox.sinks.webhook import ANSWER_BYTES_MAX, FORMATS, WebhookSink, derive_secrets
+from shared.addresses import parse_networks
+from shared.events.effects import Channel
+from tests.harness import eventually
 from tests.sinks.effects import effect
-from tests.sinks.rigs import KEY, PATIENT_S, SHORT_S
+from tests.sinks.rigs import KEY, PATIENT_S, SHORT_S, CountingReceiver, settings
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def webhook(key: bytes = KEY, connections_max: int = 8, timeout_s: float = PATIENT_S) -> WebhookSink:
-    return WebhookSink(lambda url: derive_secret(key, url), timeout_s, connections_max, "once-test", time.time)
+EGRESS = Egress(parse_networks(LOOPBACK_NETWORK))
+
+
+def webhook(
+    key: bytes = KEY, connections_max: int = 8, timeout_s: float = PATIENT_S, its_format: str = "standard"
+) -> WebhookSink:
+    return WebhookSink(
+        lambda url: derive_secrets((key,), url),
+        FORMATS[its_format],
+        EGRESS,
+        timeout_s,
+        connections_max,
+        "once-test",
+        time.time,
+    )
 
 
 @pytest_asyncio.fixture
@@ -65,9 +85,10 @@ async def call(destination: str, sink: WebhookSink | None = None) -> Outcome:
         return await opened.deliver(effect(1, destination))
 
 
-async def test_each_attempt_has_the_same_key_and_body_and_a_signature(receiver: Receiver) -> None:
+@pytest.mark.parametrize("its_format", list(FORMATS))
+async def test_each_attempt_has_the_same_key_and_body_and_a_signature(receiver: Receiver, its_format: str) -> None:
     receiver.fail(Faults(Mode.STATUS, times=2))
-    async with webhook() as sink:
+    async with webhook(its_format=its_format) as sink:
         outcomes = [await sink.deliver(effect(1, receiver.url)) for _ in range(4)]
     assert [type(outcome) for outcome in outcomes] == [Retriable, Retriable, Delivered, Delivered]
     journal = entries(receiver.log, Delivery)
@@ -82,6 +103,54 @@ async def test_a_signature_with_another_key_is_refused(receiver: Receiver) -> No
     assert isinstance(outcome, Refused)
     assert outcome.detail.startswith("401")
     assert receiver.counts().distinct == 0
+
+
+async def test_a_key_is_rotated_under_load_without_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "LOOK_S", 0.05)
+    key_file, previous_file, new_file = (tmp_path / name for name in ("webhook.key", "previous.key", "new.key"))
+    given = settings(tmp_path, WEBHOOK_PREVIOUS_KEY_FILE=str(previous_file))
+    outcomes: list[Outcome] = []
+    rotated = asyncio.Event()
+
+    async def load(sink: Sink, numbers: Iterator[int]) -> None:
+        while not rotated.is_set():
+            outcomes.append(await sink.deliver(effect(next(numbers), counting.url)))
+
+    async def signed(times: int) -> None:
+        """Wait until a call has so many signatures, and for some calls more."""
+
+        async def so_many() -> bool:
+            return counting.signatures == times
+
+        await eventually(so_many, f"{times} signatures")
+        before = len(outcomes)
+
+        async def further() -> bool:
+            return len(outcomes) >= before + 20
+
+        await eventually(further, "more calls")
+
+    numbers = itertools.count()
+    async with (
+        CountingReceiver(tmp_path / "deliveries.jsonl", KEY) as counting,
+        open_sinks(given, time.time)[Channel.WEBHOOK] as sink,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(4):
+            group.create_task(load(sink, numbers))
+        await signed(1)
+        # The steps of docs/webhooks.md
+        previous_file.write_bytes(key_file.read_bytes())
+        new_file.write_bytes(bytes(range(1, 33)))
+        new_file.replace(key_file)
+        await signed(2)
+        counting.key = bytes(range(1, 33))
+        await signed(2)
+        previous_file.unlink()
+        await signed(1)
+        rotated.set()
+    assert {type(outcome) for outcome in outcomes} == {Delivered}
+    assert counting.counts().by_what == {"processed": len(outcomes)}
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])

@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from deploy.cli.effects import effects
 from deploy.cli.subscriptions import subscriptions
-from services.outbox.sinks.webhook import derive_secret
 from shared.eos.records import Record
 from shared.events.catalogue import (
     EFFECTS_DEAD_LETTER,
@@ -261,12 +260,20 @@ def test_an_unreachable_cluster_raises(group: click.Group, words: tuple[str, ...
     assert isinstance(given.exception, KafkaUnavailableError)
 
 
-def test_a_webhooks_secret_is_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "secret"),
+    [
+        # HMAC-SHA256 over b"https://example.org:443/hook" under the key, by openssl
+        ((), "whsec_gP6pYLDfKSkv2wZ550iwxc1y8SEiX2aXWG3KCiH8ufw="),
+        (("--format", "once"), "80fea960b0df29292fdb0679e748b0c5cd72f121225f6697586dca0a21fcb9fc"),
+    ],
+)
+def test_a_webhooks_secret_is_printed(tmp_path: Path, words: tuple[str, ...], secret: str) -> None:
     key = tmp_path / "key"
     key.write_bytes(bytes(range(32)))
     uri = "https://example.org/hook"
-    given = CliRunner().invoke(subscriptions, ["secret", uri, "--key-file", str(key)])
-    assert (given.exit_code, given.stdout) == (0, f"{derive_secret(bytes(range(32)), uri)}\n")
+    given = CliRunner().invoke(subscriptions, ["secret", uri, "--key-file", str(key), *words])
+    assert (given.exit_code, given.stdout) == (0, f"{secret}\n")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from aiohttp import web
+
 from deploy.drills.sinks.journal import entries
 from deploy.drills.sinks.mailbox import Action, Mailbox, MailFaults, Stage
 from deploy.drills.sinks.receiver import LOOPBACK, Delivery, Faults, Mode, Receiver, What
+from deploy.local.ports import LOOPBACK_NETWORK
 from deploy.verification import effect_ids
 from services.outbox.outcomes import Sink
 from services.outbox.sinks.channels import open_sinks
@@ -75,6 +78,7 @@ def settings(directory: Path, **variables: str) -> OutboxSettings:
         "REDIS_URL": f"redis://{LOOPBACK}:1/0",
         "OUTBOX_CALL_TIMEOUT_S": str(PATIENT_S),
         "WEBHOOK_KEY_FILE": str(key_file),
+        "WEBHOOK_ALLOWED_NETWORKS": LOOPBACK_NETWORK,
         **variables,
     }
     return load(OutboxSettings, {f"ONCE_{name}": value for name, value in given.items()})
@@ -93,6 +97,16 @@ def mail_settings(mailbox: Mailbox, directory: Path, **variables: str) -> Outbox
         "SMTP_SENDER": SENDER,
     }
     return settings(directory, **{**given, **variables})
+
+
+class CountingReceiver(Receiver):
+    """A receiver that knows how many signatures the last call had."""
+
+    signatures = 0
+
+    def _signed(self, request: web.BaseRequest, body: bytes) -> bool | None:
+        self.signatures = len(request.headers["webhook-signature"].split())
+        return super()._signed(request, body)
 
 
 class WebhookRig:

@@ -126,6 +126,11 @@ def test_services_are_set_as_in_a_secured_local_stack(spec: Any) -> None:
             "ONCE_VIEW_HOST": "0.0.0.0",  # noqa: S104 # likewise
             "ONCE_VIEW_WATCHED": ",".join(f"{name}={name}:{METRICS_PORT}" for name in SERVICES if name != VIEW),
         },
+        "outbox": {
+            "ONCE_WEBHOOK_FORMAT": "${WEBHOOK_FORMAT:-standard}",
+            "ONCE_WEBHOOK_ALLOWED_NETWORKS": "${WEBHOOK_ALLOWED_NETWORKS:-}",
+            "ONCE_WEBHOOK_PROXY": "${WEBHOOK_PROXY:-}",
+        },
     }.get(spec.name, {})
     assert compared(spec.name) == {**spec.environment, **containers, **own}
     assert ALL[spec.name]["command"] == ["python", *spec.argv[1:]]

@@ -1,5 +1,7 @@
 """The sinks' pure parts: bodies, signatures, responses, texts, messages."""
 
+import time
+from base64 import b64decode
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.utils import format_datetime
@@ -8,7 +10,9 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from standardwebhooks import Webhook, WebhookVerificationError
 
+from deploy.drills.sinks.signatures import verify
 from services.ledger.domain import requests_for
 from services.outbox import outcomes
 from services.outbox.outcomes import (
@@ -21,9 +25,16 @@ from services.outbox.outcomes import (
     parse_retry_after,
     printable,
 )
-from services.outbox.sinks.body import EffectBody, encode_body
 from services.outbox.sinks.email import amount, compose, encode_data, encode_message, message_id, recipient_of
-from services.outbox.sinks.webhook import derive_secret, endpoint_of, origin_of, sign, verify
+from services.outbox.sinks.webhook import (
+    FORMATS,
+    EffectBody,
+    derive_secret,
+    encode_body,
+    encode_envelope,
+    endpoint_of,
+    origin_of,
+)
 from shared.events.effects import EffectKind, EffectRequest, Subscription, Subscriptions
 from shared.events.postings import CREDIT, DEBIT, Entry, Posting
 from shared.events.reference import MINOR_DIGITS
@@ -77,45 +88,101 @@ def test_invalid_urls(destination: str) -> None:
         origin_of(destination)
 
 
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [("debit", "payment.debited"), ("credit", "payment.credited"), ("decline", "payment.declined")],
+)
+def test_an_envelope_has_type_timestamp_and_the_former_body(event: str, kind: str) -> None:
+    request = effect(1, HOOK, event=event)
+    expected = b'{"type":"%b","timestamp":"1993-01-01T00:00:00Z","data":%b}' % (kind.encode(), encode_body(request))
+    assert encode_envelope(request) == expected
+
+
 def test_a_secret_belongs_to_one_destination() -> None:
     # HMAC-SHA256 over b"https://example.org:443/hook", by openssl
-    assert derive_secret(KEY, HOOK) == "80fea960b0df29292fdb0679e748b0c5cd72f121225f6697586dca0a21fcb9fc"
+    digest = "80fea960b0df29292fdb0679e748b0c5cd72f121225f6697586dca0a21fcb9fc"
+    assert FORMATS["once"].secret_text(derive_secret(KEY, HOOK)) == digest
+    whsec = FORMATS["standard"].secret_text(derive_secret(KEY, HOOK))
+    assert whsec.startswith("whsec_")
+    assert b64decode(whsec.removeprefix("whsec_"), validate=True).hex() == digest
     assert derive_secret(KEY, f"{HOOK}?tenant=1") == derive_secret(KEY, "https://EXAMPLE.org:443/hook")
     others = ("https://example.org/", "http://example.org/hook", "https://example.org:8443/hook", "https://a.org/hook")
     assert len({derive_secret(KEY, destination) for destination in (HOOK, *others)}) == 5
     assert derive_secret(bytes(32), HOOK) != derive_secret(KEY, HOOK)
 
 
-def test_a_signature_is_as_documented() -> None:
-    # HMAC-SHA256 under the ASCII key "secret" over b"1700000000.{}", by openssl
-    digest = "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
-    assert sign("secret", 1_700_000_000, b"{}") == f"t=1700000000,v1={digest}"
+def signed(name: str, secrets: list[bytes], timestamp_s: int, body: bytes) -> dict[str, str]:
+    """The headers of a format, their names in lower case."""
+    return {name.lower(): value for name, value in FORMATS[name].sign(secrets, "e-1", timestamp_s, body).items()}
 
 
-@given(st.binary(max_size=100), st.integers(0, 10**11), st.integers(-400, 400))
-def test_a_signature_is_valid_within_the_tolerance_only(body: bytes, timestamp_s: int, late_s: int) -> None:
-    header = sign("secret", timestamp_s, body)
-    assert verify("secret", header, body, timestamp_s + late_s, 300) is (abs(late_s) <= 300)
+def test_signatures_are_as_documented() -> None:
+    # HMAC-SHA256 under the ASCII key "736563726574" over b"1700000000.{}", and under b"secret" over
+    # b"e-1.1700000000.{}", by openssl
+    once = "051c09156ace1cfbabf05b02264505b34a5ea9c74f4bba1ebe63f10d5a407244"
+    standard = "ug+znjO+rOl7OSlTrZPWjelFAByH+L5qE7yg6Ck5K1I="
+    assert FORMATS["once"].sign([b"secret"], "e-1", 1_700_000_000, b"{}") == {
+        "Idempotency-Key": "e-1",
+        "Once-Signature": f"t=1700000000,v1={once}",
+    }
+    assert FORMATS["standard"].sign([b"secret"], "e-1", 1_700_000_000, b"{}") == {
+        "webhook-id": "e-1",
+        "webhook-timestamp": "1700000000",
+        "webhook-signature": f"v1,{standard}",
+        "Idempotency-Key": "e-1",
+    }
 
 
-@given(st.binary(max_size=50), st.integers(0, 10**9), st.data())
-def test_a_signature_is_not_valid_after_any_change(body: bytes, timestamp_s: int, data: st.DataObject) -> None:
-    header = sign("secret", timestamp_s, body)
-    assert verify("secret", header, body, timestamp_s)
-    assert not verify("another", header, body, timestamp_s)
-    assert not verify("secret", header, body + b" ", timestamp_s)
-    place = data.draw(st.integers(0, len(header) - 1))
-    change = data.draw(st.characters().filter(lambda char: char != header[place]))
-    changed = header[:place] + change + header[place + 1 :]
-    assert not verify("secret", changed, body, timestamp_s)
+@given(
+    st.text(max_size=80), st.sampled_from(["debit", "credit", "decline"]), st.lists(st.binary(min_size=32), max_size=2)
+)
+def test_the_reference_library_verifies_a_message(reference: str, event: str, other_keys: list[bytes]) -> None:
+    request = effect(1, HOOK, event=event, reference=reference)
+    body = encode_envelope(request)
+    secrets = [derive_secret(key, HOOK) for key in (*other_keys, KEY)]
+    headers = FORMATS["standard"].sign(secrets, request.effect_id, int(time.time()), body)
+    library = Webhook(FORMATS["standard"].secret_text(secrets[-1]))
+    assert library.verify(body, headers)["data"]["reference"] == reference
+    for changed in (
+        {**headers, "webhook-id": effect(2, HOOK).effect_id},
+        {**headers, "webhook-timestamp": str(int(headers["webhook-timestamp"]) - 1)},
+        {**headers, "webhook-signature": headers["webhook-signature"].rpartition(" ")[0] or "v1,"},
+    ):
+        with pytest.raises(WebhookVerificationError):
+            library.verify(body, changed)
+    with pytest.raises(WebhookVerificationError):
+        library.verify(body + b" ", headers)
 
 
-def test_one_digest_of_several_is_enough() -> None:
-    header = sign("new", 100, b"body")
-    old = sign("old", 100, b"body").partition(",")[2]
-    assert verify("old", f"{header}, {old}", b"body", 100)
-    assert verify("new", f"{header},{old}", b"body", 100)
-    assert not verify("other", f"{header},{old}", b"body", 100)
+@pytest.mark.parametrize("name", list(FORMATS))
+@given(body=st.binary(max_size=100), timestamp_s=st.integers(0, 10**11), late_s=st.integers(-400, 400))
+def test_a_signature_is_valid_within_the_tolerance_only(name: str, body: bytes, timestamp_s: int, late_s: int) -> None:
+    headers = signed(name, [b"secret"], timestamp_s, body)
+    assert verify(b"secret", headers, body, timestamp_s + late_s, 300) is (abs(late_s) <= 300)
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+@given(body=st.binary(max_size=50), timestamp_s=st.integers(0, 10**9), data=st.data())
+def test_a_signature_is_not_valid_after_any_change(
+    name: str, body: bytes, timestamp_s: int, data: st.DataObject
+) -> None:
+    headers = signed(name, [b"secret"], timestamp_s, body)
+    assert verify(b"secret", headers, body, timestamp_s)
+    assert not verify(b"another", headers, body, timestamp_s)
+    assert not verify(b"secret", headers, body + b" ", timestamp_s)
+    of_signature = sorted(headers.keys() - {"idempotency-key"})
+    header = data.draw(st.sampled_from(of_signature))
+    value = headers[header]
+    place = data.draw(st.integers(0, len(value) - 1))
+    change = data.draw(st.characters().filter(lambda char: char != value[place]))
+    changed = value[:place] + change + value[place + 1 :]
+    assert not verify(b"secret", {**headers, header: changed}, body, timestamp_s)
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_one_signature_of_several_is_enough(name: str) -> None:
+    headers = signed(name, [b"new", b"old"], 100, b"body")
+    assert [verify(secret, headers, b"body", 100) for secret in (b"new", b"old", b"other")] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +190,10 @@ def test_one_digest_of_several_is_enough() -> None:
     ["", "t=100", "v1=", "t=,v1=", "t=-100,v1=00", "t=1e2,v1=00", "t=\u0661\u0660\u0660,v1=00", "t=100,v1=\udc80"],
 )
 def test_a_malformed_signature_is_not_valid(header: str) -> None:
-    assert not verify("secret", header, b"", 100)
+    assert not verify(b"secret", {"once-signature": header}, b"", 100)
+    assert not verify(b"secret", {"webhook-signature": header, "webhook-id": "1", "webhook-timestamp": "100"}, b"", 100)
+    assert not verify(b"secret", {"webhook-signature": "v1,", "webhook-timestamp": header}, b"", 100)
+    assert not verify(b"secret", {}, b"", 100)
 
 
 def test_every_status_has_an_outcome() -> None:

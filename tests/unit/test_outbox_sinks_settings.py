@@ -1,5 +1,6 @@
 """The sinks that settings configure, and the errors for wrong settings."""
 
+import itertools
 import time
 from pathlib import Path
 
@@ -7,7 +8,14 @@ import pytest
 
 from deploy.drills.sinks.receiver import LOOPBACK
 from services.outbox.sinks.channels import open_sinks
-from services.outbox.sinks.credentials import FILE_BYTES_MAX, KEY_BYTES_MIN, load_key, load_password
+from services.outbox.sinks.credentials import (
+    FILE_BYTES_MAX,
+    KEY_BYTES_MIN,
+    LOOK_S,
+    SigningKeys,
+    load_key,
+    load_password,
+)
 from services.outbox.sinks.smtp import Server
 from shared.events.effects import Channel
 from shared.settings import OutboxSettings, load
@@ -68,6 +76,11 @@ def test_there_is_a_sink_for_each_channel_that_is_configured(tmp_path: Path) -> 
         ({"SMTP_CA_FILE": "{secret}"}, "ONCE_SMTP_CA_FILE"),
         ({"WEBHOOK_KEY_FILE": "{missing}"}, "ONCE_WEBHOOK_KEY_FILE"),
         ({"WEBHOOK_KEY_FILE": "{short}"}, "ONCE_WEBHOOK_KEY_FILE"),
+        ({"WEBHOOK_KEY_FILE": "{long}", "WEBHOOK_PREVIOUS_KEY_FILE": "{short}"}, "ONCE_WEBHOOK_PREVIOUS_KEY_FILE"),
+        ({"WEBHOOK_KEY_FILE": "{long}", "WEBHOOK_ALLOWED_NETWORKS": "10.0.0.1/8"}, "ONCE_WEBHOOK_ALLOWED_NETWORKS"),
+        ({"WEBHOOK_KEY_FILE": "{long}", "WEBHOOK_PROXY": "proxy:3128"}, "ONCE_WEBHOOK_PROXY"),
+        ({"WEBHOOK_KEY_FILE": "{long}", "WEBHOOK_PROXY": "https://proxy:3128"}, "ONCE_WEBHOOK_PROXY"),
+        ({"WEBHOOK_KEY_FILE": "{long}", "WEBHOOK_PROXY": f"http://u:{SECRET}@proxy:3128"}, "ONCE_WEBHOOK_PROXY"),
         ({"OUTBOX_FILE_DIRECTORY": "{secret}"}, "ONCE_OUTBOX_FILE_DIRECTORY"),
     ],
 )
@@ -76,7 +89,8 @@ def test_a_wrong_setting_is_named(tmp_path: Path, variables: dict[str, str], nam
     secret.write_text(SECRET)
     short = tmp_path / "short"
     short.write_text(SECRET[: KEY_BYTES_MIN - 1])
-    paths = {"missing": str(tmp_path / "missing"), "secret": str(secret), "short": str(short)}
+    paths = {name: str(tmp_path / name) for name in ("missing", "secret", "short", "long")}
+    (tmp_path / "long").write_bytes(bytes(KEY_BYTES_MIN))
     given = {name: value.format(**paths) for name, value in variables.items()}
     assert named in refused(mail(tmp_path, **given))
 
@@ -97,6 +111,42 @@ def test_a_key_is_read_verbatim_and_never_shown(tmp_path: Path) -> None:
             load_key(str(path), "VARIABLE")
         assert "words" not in str(caught.value)
         assert str(path) in str(caught.value)
+
+
+def test_keys_that_change_are_read_again_and_what_is_no_key_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = (bytes([number]) * KEY_BYTES_MIN for number in range(2))
+    file, previous = tmp_path / "key", tmp_path / "previous"
+    file.write_bytes(old)
+    keys = SigningKeys(str(file), str(previous))
+    now_s = itertools.count(step=LOOK_S)
+    assert keys.current(next(now_s)) == (old,)
+    previous.write_bytes(old)
+    assert keys.current(next(now_s)) == (old,)  # one key, so one signature
+    (tmp_path / "new").write_bytes(new)
+    (tmp_path / "new").replace(file)
+    assert keys.current(next(now_s)) == (new, old)
+    file.write_text(SECRET[: KEY_BYTES_MIN - 1])  # half written
+    for _ in range(3):
+        assert keys.current(next(now_s)) == (new, old)
+    assert [record.message for record in caplog.records] == ["webhook keys refused"]
+    assert SECRET[:8] not in caplog.text + str(vars(caplog.records[0]))
+    file.unlink()
+    assert keys.current(next(now_s)) == (new, old)
+    file.write_bytes(new)
+    previous.unlink()
+    at_s = next(now_s)
+    assert keys.current(at_s) == (new,)
+    file.write_bytes(old + old)
+    assert keys.current(at_s + LOOK_S / 2) == (new,)  # not looked at yet
+    assert keys.current(at_s + LOOK_S) == (old + old,)
+
+
+def test_a_previous_key_needs_no_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(bytes(KEY_BYTES_MIN))
+    given = settings(WEBHOOK_KEY_FILE=str(tmp_path / "key"), WEBHOOK_PREVIOUS_KEY_FILE=str(tmp_path / "absent"))
+    assert set(open_sinks(given, time.time)) == {Channel.WEBHOOK}
 
 
 def test_a_password_is_the_first_line(tmp_path: Path) -> None:

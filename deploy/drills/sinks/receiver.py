@@ -1,7 +1,8 @@
 """A webhook receiver as a subscriber should build it, over real HTTP, that keeps a journal and fails on demand.
 
-It processes each Idempotency-Key once, answers a repeat as it answered the first, refuses the same key with another
-body (422), one that is still under way (409) and, given the outbox's key, a call that is not signed (401).
+It processes each webhook-id, or Idempotency-Key in the former format, once, answers a repeat as it answered the first,
+refuses the same key with another body (422), one that is still under way (409) and, given the outbox's key, a call that
+is not signed (401).
 
     POST /faults      Faults as JSON: how the next calls fail
     GET  /deliveries  Counts as JSON
@@ -29,7 +30,8 @@ from aiohttp import web
 
 from deploy.drills.sinks.journal import Journal, entries
 from deploy.drills.sinks.serving import serve
-from services.outbox.sinks.webhook import HEADER, IDEMPOTENCY_KEY, derive_secret, verify
+from deploy.drills.sinks.signatures import verify
+from services.outbox.sinks.webhook import IDEMPOTENCY_KEY, derive_secret
 
 LOOPBACK = "127.0.0.1"
 _JSON = "application/json"
@@ -89,7 +91,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     Attributes:
         at_ms: when it came, milliseconds since 1970 UTC.
-        key: its Idempotency-Key.
+        key: its webhook-id or Idempotency-Key.
         digest: blake2b-128 of its body, hex.
         signed: whether its signature holds; None where the receiver has no key.
         what: its outcome.
@@ -125,7 +127,7 @@ class Receiver:
 
     Args:
         log: its journal.
-        key: the outbox's key; None checks no signatures.
+        key: the outbox's key, which can be replaced by another one; None checks no signatures.
         port: to listen on; 0 picks one.
         path: of the hook, for `url`.
     """
@@ -135,7 +137,7 @@ class Receiver:
         self.port = port
         self.faults = Faults()
         self._path = path
-        self._secret = None if key is None else lru_cache(1024)(lambda url: derive_secret(key, url))
+        self.key = key
         self._taken = 0  # calls affected by the present faults
         self._digests: dict[str, str] = {}
         self._by_key: Counter[str] = Counter()
@@ -196,7 +198,7 @@ class Receiver:
     async def _deliver(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
         digest = hashlib.blake2b(body, digest_size=16).hexdigest()
-        key = request.headers.get(IDEMPOTENCY_KEY, "")
+        key = request.headers.get("webhook-id", request.headers.get(IDEMPOTENCY_KEY, ""))
         signed = self._signed(request, body)
         faults = self._due()
         if faults.mode is Mode.STATUS:
@@ -227,10 +229,10 @@ class Receiver:
         return self.faults
 
     def _signed(self, request: web.BaseRequest, body: bytes) -> bool | None:
-        if self._secret is None:
+        if self.key is None:
             return None
-        secret = self._secret(f"http://{request.host}{request.raw_path}")
-        return verify(secret, request.headers.get(HEADER, ""), body, time.time())
+        secret = _secret(self.key, f"http://{request.host}{request.raw_path}")
+        return verify(secret, request.headers, body, time.time())
 
     def _judge(self, key: str, digest: str, signed: bool | None) -> What:
         if not key:
@@ -255,6 +257,9 @@ class Receiver:
             self._by_key[delivery.key] += 1
         if delivery.what is What.PROCESSED:
             self._digests[delivery.key] = delivery.digest
+
+
+_secret = lru_cache(1024)(derive_secret)
 
 
 def _dropped(request: web.BaseRequest) -> web.StreamResponse:

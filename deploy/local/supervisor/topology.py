@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.ports import LOOPBACK
+from deploy.local.ports import LOOPBACK, LOOPBACK_NETWORK
 from deploy.security.certificates import Authority
 from deploy.security.redis_users import OUTBOX
 from shared.kafka.client.access import Tls
@@ -103,6 +103,8 @@ def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
             "ONCE_REDIS_URL": endpoints.redis_url,
             "ONCE_OUTBOX_FILE_DIRECTORY": str(endpoints.effects_directory),
             "ONCE_WEBHOOK_KEY_FILE": str(endpoints.webhook_key_file),
+            "ONCE_WEBHOOK_PREVIOUS_KEY_FILE": str(endpoints.webhook_key_file.with_suffix(".previous.key")),
+            "ONCE_WEBHOOK_ALLOWED_NETWORKS": LOOPBACK_NETWORK,  # receivers on the machine of a local stack
             **_redis_user(endpoints.redis_password_file),
         }
     if name == VIEW:

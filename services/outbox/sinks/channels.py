@@ -1,23 +1,24 @@
 """The sinks that the settings configure, checked before anything is sent. No connection is made here."""
 
 import ssl
+import time
 from collections.abc import Callable
-from functools import lru_cache, partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from services.outbox.outcomes import Sink
-from services.outbox.sinks.credentials import load_key, load_password
+from services.outbox.sinks.credentials import SigningKeys, load_password
+from services.outbox.sinks.egress import Egress
 from services.outbox.sinks.email import EmailSink, recipient_of
 from services.outbox.sinks.file import FileSink
 from services.outbox.sinks.smtp import Server
-from services.outbox.sinks.webhook import WebhookSink, derive_secret
-from shared.addresses import is_loopback
+from services.outbox.sinks.webhook import FORMATS, WebhookSink, derive_secrets
+from shared.addresses import is_loopback, parse_networks
 from shared.events.effects import Channel
 from shared.settings import OutboxSettings
 
 USER_AGENT = "once-outbox"
 SMTP_CONNECTIONS_MAX = 8  # mail servers commonly allow one client ten at once
-_SECRETS_MAX = 4096  # derived secrets that are kept
 
 
 def open_sinks(settings: OutboxSettings, clock: Callable[[], float]) -> dict[Channel, Sink]:
@@ -27,9 +28,16 @@ def open_sinks(settings: OutboxSettings, clock: Callable[[], float]) -> dict[Cha
     """
     sinks: dict[Channel, Sink] = {}
     if settings.webhook_key_file:
-        key = load_key(settings.webhook_key_file, "ONCE_WEBHOOK_KEY_FILE")
-        secret_of = lru_cache(_SECRETS_MAX)(partial(derive_secret, key))
-        sinks[Channel.WEBHOOK] = WebhookSink(secret_of, settings.call_timeout_s, settings.calls_max, USER_AGENT, clock)
+        keys = SigningKeys(settings.webhook_key_file, settings.webhook_previous_key_file)
+        sinks[Channel.WEBHOOK] = WebhookSink(
+            lambda destination: derive_secrets(keys.current(time.monotonic()), destination),
+            FORMATS[settings.webhook_format],
+            _egress(settings),
+            settings.call_timeout_s,
+            settings.calls_max,
+            USER_AGENT,
+            clock,
+        )
     if settings.smtp_host:
         sinks[Channel.EMAIL] = EmailSink(
             _mail_server(settings),
@@ -41,6 +49,20 @@ def open_sinks(settings: OutboxSettings, clock: Callable[[], float]) -> dict[Cha
     if settings.file_directory:
         sinks[Channel.FILE] = FileSink(_directory(settings.file_directory), settings.call_timeout_s)
     return sinks
+
+
+def _egress(settings: OutboxSettings) -> Egress:
+    try:
+        allowed = parse_networks(settings.webhook_allowed_networks)
+    except ValueError as error:
+        raise ValueError(
+            f"ONCE_WEBHOOK_ALLOWED_NETWORKS: {error}; list networks such as 10.2.0.0/16, comma separated"
+        ) from error
+    proxy = urlsplit(settings.webhook_proxy)
+    if settings.webhook_proxy and (proxy.scheme != "http" or not proxy.hostname or "@" in proxy.netloc):
+        # without its text, which may hold a password
+        raise ValueError("ONCE_WEBHOOK_PROXY is no URL of a proxy: set it to http://host:port, without credentials")
+    return Egress(allowed, settings.webhook_proxy)
 
 
 def _mail_server(settings: OutboxSettings) -> Server:

@@ -1,10 +1,18 @@
 """Files with keys and passwords. Their content is in no message and no log; ValueErrors name setting and path."""
 
+import logging
 import stat
 from pathlib import Path
+from typing import Final
 
 KEY_BYTES_MIN = 32  # the length of HMAC-SHA256's digest: RFC 2104, section 3, discourages shorter keys
 FILE_BYTES_MAX = 4096
+LOOK_S: Final = 1.0
+"""Seconds from one look at the files of `SigningKeys` to the next."""
+
+_Versions = tuple[tuple[int, int, int] | None, ...]
+
+log = logging.getLogger(__name__)
 
 
 def load_key(path: str, variable: str) -> bytes:
@@ -16,6 +24,55 @@ def load_key(path: str, variable: str) -> bytes:
             f"for example with: openssl rand -out {path} {KEY_BYTES_MIN}"
         )
     return content
+
+
+class SigningKeys:
+    """The keys of ONCE_WEBHOOK_KEY_FILE and, where that file exists, ONCE_WEBHOOK_PREVIOUS_KEY_FILE.
+
+    Both are read again when they change. While one cannot be used, the keys that were read before remain in force, and
+    that is logged once. The first reading raises ValueError as `load_key`.
+    """
+
+    def __init__(self, key_file: str, previous_key_file: str) -> None:
+        self._key_file = key_file
+        self._previous_key_file = previous_key_file
+        self._versions = self._look()
+        self._keys = self._read()
+        self._looked_s = float("-inf")
+
+    def current(self, now_s: float) -> tuple[bytes, ...]:
+        """The keys in force at `now_s` monotonic seconds, the new one first."""
+        if now_s - self._looked_s < LOOK_S:
+            return self._keys
+        self._looked_s = now_s
+        versions = self._look()
+        if versions != self._versions:
+            self._versions = versions  # before they are read: what is written meanwhile is seen at the next look
+            try:
+                self._keys = self._read()
+            except ValueError as error:
+                log.error("webhook keys refused", extra={"reason": str(error), "keys_still_in_force": len(self._keys)})  # noqa: TRY400 # the message says what to change
+            else:
+                log.info("webhook keys taken", extra={"keys": len(self._keys)})
+        return self._keys
+
+    def _look(self) -> _Versions:
+        """A value that changes with a file."""
+        return tuple(_version(path) for path in (self._key_file, self._previous_key_file))
+
+    def _read(self) -> tuple[bytes, ...]:
+        keys = [load_key(self._key_file, "ONCE_WEBHOOK_KEY_FILE")]
+        if self._previous_key_file and Path(self._previous_key_file).exists():
+            keys.append(load_key(self._previous_key_file, "ONCE_WEBHOOK_PREVIOUS_KEY_FILE"))
+        return tuple(dict.fromkeys(keys))
+
+
+def _version(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def load_password(path: str, variable: str) -> str:

@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable
-from services.outbox.sinks.body import encode_body
+from services.outbox.sinks.webhook import encode_body
 from shared.events.codec import decoder
 from shared.events.effects import Channel, EffectRequest, channel_of
 

@@ -1,0 +1,97 @@
+"""Addresses that webhooks may be sent to: public ones over https, and any in the networks that a setting lists.
+
+Invariant: a connection goes only to an address that was checked for it. A name is resolved once for each connection,
+and what passes the check is what aiohttp connects to: a later, different answer of the DNS has no effect on it. An
+address in a URL is checked before the call, because aiohttp does not resolve it. A proxy resolves names by itself, so
+behind one only addresses in URLs are checked here.
+"""
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import TCPConnector, ThreadedResolver
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from shared.addresses import Network, is_within, why_not_public
+
+_ALLOW = "ONCE_WEBHOOK_ALLOWED_NETWORKS"
+
+
+class DestinationRefusedError(OSError):
+    """No address of the destination may be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """The rule for destinations.
+
+    Attributes:
+        allowed: networks whose addresses may be private, and called over plain http.
+        proxy: URL of an HTTP proxy for all calls; empty for none.
+        resolver: makes the resolver of names, in the event loop.
+    """
+
+    allowed: tuple[Network, ...] = ()
+    proxy: str = ""
+    resolver: Callable[[], AbstractResolver] = ThreadedResolver
+
+    def refusal(self, url: URL) -> str | None:
+        """Why a URL must not be called, as far as it can be said without resolving a name; None where it may be."""
+        host = url.raw_host or ""
+        try:
+            return self.address_refusal(host, url.scheme)
+        except ValueError:
+            # aiohttp takes these for addresses and has no resolver check them; the system may resolve them all the same
+            if ":" in host or host.replace(".", "").isdigit():
+                return f"{host} is no IP address"
+            if self.proxy and url.scheme != "https":
+                return f"plain http to {host} through a proxy: use https"
+            return None  # a name
+
+    def address_refusal(self, host: str, scheme: str) -> str | None:
+        """Why this address must not be called over http or https; None where it may be. ValueError for a name."""
+        address = ipaddress.ip_address(host)
+        if is_within(address, self.allowed):
+            return None
+        kind = why_not_public(address)
+        if kind is not None:
+            return f"{host} is {kind} address; allow its network in {_ALLOW}"
+        if scheme != "https":
+            return f"plain http to {host}: use https, or allow its network in {_ALLOW}"
+        return None
+
+    def connector(self, scheme: str, connections_max: int, keepalive_s: float) -> TCPConnector:
+        """A connector for the calls over one scheme, which connects to no address that must not be called."""
+        resolver = self.resolver()
+        if not self.proxy:
+            resolver = _CheckedResolver(resolver, lambda address: self.address_refusal(address, scheme))
+        return TCPConnector(limit=connections_max, keepalive_timeout=keepalive_s, resolver=resolver)
+
+
+class _CheckedResolver(AbstractResolver):
+    """Leaves out the addresses that must not be called; DestinationRefusedError if none is left.
+
+    A name without an address is another OSError. aiohttp's cache would fail on an empty list.
+    """
+
+    def __init__(self, resolver: AbstractResolver, refusal: Callable[[str], str | None]) -> None:
+        self._resolver = resolver
+        self._refusal = refusal
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        if not found:
+            raise OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+        passed = [each for each in found if self._refusal(each["host"]) is None]
+        if not passed:
+            raise DestinationRefusedError(f"{host}: {self._refusal(found[0]['host'])}")
+        return passed
+
+    async def close(self) -> None:
+        await self._resolver.close()
