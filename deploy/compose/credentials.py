@@ -36,6 +36,8 @@ REDIS_URL: Final = f"rediss://{REDIS}:6379/0"
 # Names of files in the holders' folders
 CLUSTER_ID: Final = "cluster.id"
 WEBHOOK_KEY: Final = "webhook.key"
+WEBHOOK_PREVIOUS_KEY: Final = "webhook.previous.key"
+"""The same key as long as none was replaced."""
 API_KEYS: Final = "api-keys"
 GATEWAY_KEY: Final = "gateway.key"
 """The operator's own key, as a client of the gateway."""
@@ -69,7 +71,10 @@ def make(authority: Authority) -> Files:
     own = authority.directory
     for name in BROKERS:
         files[name][CLUSTER_ID] = kept(own / CLUSTER_ID, kafka_uuid).encode()
-    files["outbox"][WEBHOOK_KEY] = kept(own / WEBHOOK_KEY, secret).encode()
+    webhook_key = kept(own / WEBHOOK_KEY, secret)
+    # Written in this order: the outbox never signs with a new key alone
+    files["outbox"][WEBHOOK_PREVIOUS_KEY] = kept(own / WEBHOOK_PREVIOUS_KEY, lambda: webhook_key).encode()
+    files["outbox"][WEBHOOK_KEY] = webhook_key.encode()
     files[GRAFANA][GRAFANA_PASSWORD] = kept(own / "grafana.password", secret).encode()
     passwords = {user.name: kept(own / f"redis-{user.name}.password", secret) for user in redis_users.USERS}
     files["outbox"][OUTBOX_PASSWORD] = passwords[redis_users.OUTBOX.name].encode()
@@ -127,6 +132,21 @@ def remove_client(authority: Authority, client: str) -> None:
     _change_keys(authority, drop)
 
 
+def add_webhook_key(authority: Authority) -> None:
+    """Sign webhooks with a new key as well; CredentialsError while an earlier one is still used with it."""
+    make(authority)
+    key, previous = (authority.directory / name for name in (WEBHOOK_KEY, WEBHOOK_PREVIOUS_KEY))
+    if key.read_text() != previous.read_text():
+        raise CredentialsError("webhooks have two keys: drop the earlier one first, with --webhook-key drop")
+    write(key, secret().encode())
+
+
+def drop_webhook_key(authority: Authority) -> None:
+    """Sign webhooks with the newest key alone."""
+    make(authority)
+    write(authority.directory / WEBHOOK_PREVIOUS_KEY, (authority.directory / WEBHOOK_KEY).read_bytes())
+
+
 def kept(path: Path, new: Callable[[], str]) -> str:
     """Return a file's content; a missing file is written with a new value first."""
     if not path.exists():
@@ -151,8 +171,16 @@ def write(path: Path, data: bytes) -> None:
 @click.option(
     "--authority", "step", type=click.Choice(["add", "drop"]), help="Add an authority, or trust the newest alone."
 )
+@click.option(
+    "--webhook-key", type=click.Choice(["add", "drop"]), help="Add a key for webhooks, or sign with the newest alone."
+)
 def main(
-    client: str | None, drop_client: str | None, renew: str | None, more: tuple[str, ...], step: str | None
+    client: str | None,
+    drop_client: str | None,
+    renew: str | None,
+    more: tuple[str, ...],
+    step: str | None,
+    webhook_key: str | None,
 ) -> None:
     """Make missing credentials, and print which files were written."""
     if more and renew is None:
@@ -167,6 +195,10 @@ def main(
             authority.add_authority()
         elif step == "drop":
             authority.drop_authorities()
+        if webhook_key == "add":
+            add_webhook_key(authority)
+        elif webhook_key == "drop":
+            drop_webhook_key(authority)
         names = () if renew is None else (renew, *more)
         for name in authority.names() if names == ("all",) else names:
             authority.renew(name)

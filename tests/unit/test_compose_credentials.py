@@ -14,6 +14,8 @@ from deploy.compose.credentials import (
     BROKERS,
     CERTIFIED,
     HOLDERS,
+    WEBHOOK_KEY,
+    WEBHOOK_PREVIOUS_KEY,
     add_client,
     distribute,
     main,
@@ -113,6 +115,19 @@ def test_a_key_is_rotated_and_dropped(made: Path) -> None:
     assert keys.client_of(new.encode()) == "shop"
     with pytest.raises(CredentialsError, match="'mall' has no key"):
         remove_client(authority, "mall")
+
+
+def test_the_key_of_webhooks_is_replaced_in_steps(made: Path) -> None:
+    key, previous = (made / "outbox" / name for name in (WEBHOOK_KEY, WEBHOOK_PREVIOUS_KEY))
+    old = key.read_text()
+    assert previous.read_text() == old
+    assert run("--webhook-key", "add").stdout.startswith("credentials: outbox/webhook.key written\n")
+    new = key.read_text()
+    assert (previous.read_text(), new == old) == (old, False)
+    again = run("--webhook-key", "add")
+    assert (again.exit_code, "--webhook-key drop" in again.stderr) == (EXIT_CONFIG, True)
+    assert run("--webhook-key", "drop").exit_code == 0
+    assert (key.read_text(), previous.read_text()) == (new, new)
 
 
 @pytest.mark.parametrize("names", [("ledger",), ("ledger", "broker-1", "redis")])
