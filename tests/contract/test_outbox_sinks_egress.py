@@ -13,6 +13,7 @@ import aiohappyeyeballs
 import pytest
 import pytest_asyncio
 import trustme
+from aiohttp import connector
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from deploy.drills.sinks.receiver import LOOPBACK, Receiver
@@ -179,12 +180,12 @@ async def proxy(tunnel: Tunnel) -> AsyncIterator[tuple[str, list[bytes]]]:
         yield f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}", asked
 
 
-async def test_a_proxy_tunnels_to_a_name_that_it_resolves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_tunnels_to_a_name_that_it_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("hooks.example").configure_cert(context)
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    trusting = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", trusting)  # aiohttp's own, made when it is imported
     seen: list[bytes] = []
 
     async def hook(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
