@@ -138,6 +138,20 @@ While not ready, the outbox sends nothing: effects wait in Kafka. Sending resume
 RedisDistrusted fires; see docs/runbooks/RedisDistrusted.md. After a changed password, or a user switched off by ACL
 SETUSER, open connections stay signed in until they end. Changed rights take effect at once.
 
+## Redis Sentinel
+
+`ONCE_REDIS_URL=rediss+sentinel://HOST:26379,HOST:26379,HOST:26379/MASTER_NAME/0` names all sentinels. Each new
+connection asks them for the master, one after the other, and a silent one costs a part of ONCE_REDIS_TIMEOUT_S.
+
+- Master and replicas have the users above, with the same passwords.
+- Sentinels that ask for a password: ONCE_REDIS_SENTINEL_USERNAME and ONCE_REDIS_SENTINEL_PASSWORD_FILE. Their user
+  needs `sentinel|masters` and no key. Without these settings the outbox does not sign in there. The sentinels' own user
+  on the servers (`sentinel auth-user`) is that of Redis' documentation.
+- With TLS, sentinels and servers have certificates of the one authority. Certificates name hosts, so the sentinels must
+  answer with names: `sentinel resolve-hostnames yes` and `sentinel announce-hostnames yes`.
+- A failover costs a rebuild. A call that was under way, to a destination without keys, becomes a doubt if its owner is
+  lost as well.
+
 ## Change a password without a stop
 
 The ACL file holds digests: `printf %s "$PASSWORD" | sha256sum`.

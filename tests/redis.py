@@ -9,8 +9,9 @@ from redis.asyncio import Redis
 
 from deploy.drills.faults.redis import ReplicatedRedis, wait_synced
 from deploy.local.redis.server import LocalRedis
+from services.outbox.address import address_of
 from services.outbox.claims import Claims
-from services.outbox.connection import Way, address_of, connect
+from services.outbox.connection import Way, connect
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from shared.events.effects import EffectState
 

@@ -11,7 +11,8 @@ from deploy.local.redis.server import LocalRedis, Login, command, password_file,
 from deploy.security import files
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
-from services.outbox.connection import FileCredentials, Way, address_of
+from services.outbox.address import address_of
+from services.outbox.connection import FileCredentials, Way
 
 ADMINISTRATOR = "administrator"
 

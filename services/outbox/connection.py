@@ -2,7 +2,10 @@
 
 Invariant: a password comes from a file, is in no URL, message or log, and is read at each connection, so a new one
 counts without a restart. TLS trusts the authority that is set and no other. The client sends each command once, see
-`claims`. The URL is parsed here because redis-py accepts options in it that turn TLS' checks off.
+`claims`.
+
+With Redis Sentinel, each new connection asks the sentinels for the master. After a failover the claims are distrusted
+like those of any other server, see `scripts`.
 
 A Redis that refuses the outbox is a fault of configuration, reported in one line that says what to change. A Redis that
 is away is no fault: each partition waits for it. A right or password that changes later fails the partitions' own
@@ -14,38 +17,26 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from services.outbox import scripts
+from services.outbox.address import Address, Node, address_of
 from services.outbox.sinks.credentials import load_password, refuse_public
 from shared.addresses import is_loopback
 from shared.eos.errors import UnsafeSettingsError
 from shared.kafka.client.access import tls_of
 from shared.settings import OutboxSettings
 
-_PORT = 6379
 _RESP = 2  # what scripts answer with; RESP3 would ask for notifications, which the user has no right to
 _FILE_SETTING = "ONCE_REDIS_PASSWORD_FILE"
-_NO_URL = "ONCE_REDIS_URL is no URL such as redis://127.0.0.1:6379/0 or rediss://redis:6379/0: correct it"
-
-
-class Address(NamedTuple):
-    """Where Redis listens."""
-
-    host: str
-    port: int
-    database: int  # any but 0 needs the right to SELECT
-    tls: bool
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+_SENTINEL_FILE_SETTING = "ONCE_REDIS_SENTINEL_PASSWORD_FILE"
 
 
 class Way(NamedTuple):
@@ -54,77 +45,92 @@ class Way(NamedTuple):
     address: Address
     credentials: CredentialProvider | None = None  # None for a Redis without users
     tls: ssl.SSLContext | None = None  # for an address with TLS
-
-
-def address_of(url: str) -> Address:
-    """Parse ONCE_REDIS_URL; ValueError, which does not show it, if it is no such URL or has a user or password."""
-    try:
-        parts = urlsplit(url)
-        port, path = parts.port, parts.path.removeprefix("/") or "0"
-    except ValueError:
-        raise ValueError(_NO_URL) from None
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "ONCE_REDIS_URL has a user or a password: name the user in ONCE_REDIS_USERNAME, write the password into a "
-            f"file and name that in {_FILE_SETTING}"
-        )
-    wrong = parts.query or parts.fragment or not parts.hostname or not (path.isascii() and path.isdigit())
-    if parts.scheme not in {"redis", "rediss"} or wrong:
-        raise ValueError(_NO_URL)
-    return Address(parts.hostname or "", _PORT if port is None else port, int(path), parts.scheme == "rediss")
+    sentinel_credentials: CredentialProvider | None = None  # None for sentinels without users
 
 
 def way_of(settings: OutboxSettings) -> Way:
     """Read the way to Redis; ValueError or SettingsError names the setting that cannot be used."""
     address = address_of(settings.redis_url)
-    if bool(settings.redis_username) is not bool(settings.redis_password_file):
-        raise ValueError(f"ONCE_REDIS_USERNAME and {_FILE_SETTING} belong together: set both or none")
-    credentials = None
-    if settings.redis_username:
-        if not address.tls and not is_loopback(address.host):
-            raise ValueError(
-                f"ONCE_REDIS_URL has no TLS and leads to {address.host}: the password would cross the network in clear "
-                "text; use rediss://"
-            )
-        credentials = FileCredentials(settings.redis_username, settings.redis_password_file)
-        credentials.get_credentials()
+    credentials = _credentials_of(
+        address, settings.redis_username, settings.redis_password_file, "ONCE_REDIS_USERNAME", _FILE_SETTING
+    )
+    sentinel_credentials = _credentials_of(
+        address,
+        settings.redis_sentinel_username,
+        settings.redis_sentinel_password_file,
+        "ONCE_REDIS_SENTINEL_USERNAME",
+        _SENTINEL_FILE_SETTING,
+    )
+    if sentinel_credentials is not None and not address.master:
+        raise ValueError("ONCE_REDIS_SENTINEL_USERNAME is set, and ONCE_REDIS_URL names no sentinels: unset it")
     tls = tls_of(settings.tls_ca_file, settings.tls_identity_file) if address.tls else None
     if address.tls and tls is None:
-        raise ValueError("ONCE_REDIS_URL is a rediss:// one: set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well")
-    return Way(address, credentials, None if tls is None else tls.context())
+        raise ValueError("ONCE_REDIS_URL has TLS: set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well")
+    return Way(address, credentials, None if tls is None else tls.context(), sentinel_credentials)
+
+
+def _credentials_of(
+    address: Address, username: str, password_file: str, user_setting: str, file_setting: str
+) -> CredentialProvider | None:
+    if bool(username) is not bool(password_file):
+        raise ValueError(f"{user_setting} and {file_setting} belong together: set both or none")
+    if not username:
+        return None
+    for node in address.nodes:
+        if not address.tls and not is_loopback(node.host):
+            raise ValueError(
+                f"ONCE_REDIS_URL has no TLS and leads to {node.host}: the password would cross the network in clear "
+                "text; use rediss:// or rediss+sentinel://"
+            )
+    credentials = FileCredentials(username, password_file, file_setting)
+    credentials.get_credentials()
+    return credentials
 
 
 def connect(way: Way, timeout_s: float) -> Redis:
     """Make a client that sends each command once; `timeout_s` is for connecting and for an answer. `aclose()` it."""
-    options: dict[str, Any] = {
-        "host": way.address.host,
-        "port": way.address.port,
-        "db": way.address.database,
-        "credential_provider": way.credentials,
+    options = _options(way, way.credentials, timeout_s) | {"db": way.address.database}
+    if not way.address.master:
+        return Redis.from_pool(_pool(way.address.nodes[0], way, options))
+    # All of them can be asked within the time of one command, though the first ones be silent
+    asking = _options(way, way.sentinel_credentials, timeout_s / (len(way.address.nodes) + 1))
+    sentinels = Sentinel([])  # type: ignore[no-untyped-call] # the client types none of this
+    sentinels.sentinels = [Redis.from_pool(_pool(node, way, asking)) for node in way.address.nodes]
+    connection_class = SentinelManagedConnection if way.tls is None else _TlsMasterConnection
+    pool = _MasterPool(  # type: ignore[no-untyped-call] # likewise
+        way.address.master, sentinels, connection_class=connection_class, **options
+    )
+    return Redis.from_pool(pool)
+
+
+def _options(way: Way, credentials: CredentialProvider | None, timeout_s: float) -> dict[str, Any]:
+    return {
+        "credential_provider": credentials,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": _RESP,
         "driver_info": None,
-    }
-    if way.tls is None:
-        pool = ConnectionPool(connection_class=Connection, **options)
-    else:
-        pool = ConnectionPool(connection_class=_TlsConnection, tls=way.tls, **options)
-    return Redis.from_pool(pool)
+    } | ({} if way.tls is None else {"tls": way.tls})
+
+
+def _pool(node: Node, way: Way, options: dict[str, Any]) -> ConnectionPool:
+    connection_class = Connection if way.tls is None else _TlsConnection
+    return ConnectionPool(connection_class=connection_class, host=node.host, port=node.port, **options)
 
 
 class FileCredentials(CredentialProvider):
-    """A user whose password is in the file `path`."""
+    """A user whose password is in the file `path`, which `setting` names."""
 
-    def __init__(self, username: str, path: str) -> None:
+    def __init__(self, username: str, path: str, setting: str = _FILE_SETTING) -> None:
         self._username = username
         self._path = path
+        self._setting = setting
 
     def get_credentials(self) -> tuple[str, str]:
         """Name and password, as the file has it now; ValueError if the file cannot be used."""
-        refuse_public(self._path, _FILE_SETTING)
-        return self._username, load_password(self._path, _FILE_SETTING)
+        refuse_public(self._path, self._setting)
+        return self._username, load_password(self._path, self._setting)
 
     async def get_credentials_async(self) -> tuple[str, str]:
         """The same for a connection, which AuthenticationError makes fail."""
@@ -142,9 +148,25 @@ class _TlsConnection(SSLConnection):
         self.ssl_context.context = tls
 
 
+class _TlsMasterConnection(SentinelManagedConnection, _TlsConnection):
+    """The same to the master that the sentinels name."""
+
+
+class _MasterPool(SentinelConnectionPool):
+    """Connections to the present master; those to the sentinels are closed with them."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        await super().disconnect(inuse_connections)
+        await self.sentinel_manager.aclose()
+
+
 _KEY = "once:{access}:tried"
 _WITH_TLS = "it speaks TLS there; use rediss:// in ONCE_REDIS_URL"
 _WITHOUT_TLS = "it does not speak TLS there; give ONCE_REDIS_URL its port for TLS, or redis://"
+_REFUSED_MODES = {
+    "cluster": "a Redis Cluster, whose redirections the outbox does not follow; use a single Redis, or Redis Sentinel",
+    "sentinel": "a sentinel; use redis+sentinel://host:port/master_name/0 in ONCE_REDIS_URL",
+}
 _ALERT = "ALERT"  # in the reasons of OpenSSL's errors: what the other side sent
 
 
@@ -156,6 +178,9 @@ async def check_access(redis: Redis, way: Way, timeout_s: float) -> None:
     """
     try:
         async with asyncio.timeout(timeout_s):
+            mode = (await redis.info("server")).get("redis_mode")
+            if mode in _REFUSED_MODES:
+                raise UnsafeSettingsError(f"Redis at {way.address} is {_REFUSED_MODES[mode]}")
             refused = await redis.register_script(scripts.ACCESS)(keys=[_KEY])
     except (AuthenticationError, NoPermissionError) as error:
         raise UnsafeSettingsError(_denied(way, error)) from error
@@ -197,26 +222,27 @@ def _tls_fault(error: BaseException) -> str | None:
 
 
 async def _looked_into(way: Way, timeout_s: float) -> str | None:
-    """Why a connection broke, if the other end can be made to say it."""
+    """Why a connection broke, if the other end can be made to say it: Redis, or the first sentinel."""
+    node = way.address.nodes[0]
     if way.tls is None:
-        return _WITH_TLS if await _speaks_tls(way.address, timeout_s) else None
+        return _WITH_TLS if await _speaks_tls(node, timeout_s) else None
     # A client that writes at once may lose the alert that says why the connection ends: this one only listens
     try:
-        async with asyncio.timeout(timeout_s), _opened(way.address, way.tls) as (reader, _):
+        async with asyncio.timeout(timeout_s), _opened(node, way.tls) as (reader, _):
             await reader.read(1)
     except ssl.SSLError as error:
         return _tls_fault(error)
     except OSError:
-        return _WITHOUT_TLS if await _answers_plainly(way.address, timeout_s) else None
+        return _WITHOUT_TLS if await _answers_plainly(node, timeout_s) else None
     return None
 
 
-async def _speaks_tls(address: Address, timeout_s: float) -> bool:
+async def _speaks_tls(node: Node, timeout_s: float) -> bool:
     anyone = ssl.create_default_context()
     anyone.check_hostname = False
     anyone.verify_mode = ssl.CERT_NONE
     try:
-        async with asyncio.timeout(timeout_s), _opened(address, anyone):
+        async with asyncio.timeout(timeout_s), _opened(node, anyone):
             return True
     except ssl.SSLError as error:
         return _ALERT in (error.reason or "")
@@ -224,10 +250,10 @@ async def _speaks_tls(address: Address, timeout_s: float) -> bool:
         return False
 
 
-async def _answers_plainly(address: Address, timeout_s: float) -> bool:
+async def _answers_plainly(node: Node, timeout_s: float) -> bool:
     """Whether Redis answers there without TLS; asking for a password is an answer."""
     try:
-        async with asyncio.timeout(timeout_s), _opened(address, None) as (reader, writer):
+        async with asyncio.timeout(timeout_s), _opened(node, None) as (reader, writer):
             writer.write(b"PING\r\n")
             return (await reader.read(1)) in {b"+", b"-"}
     except OSError:
@@ -236,9 +262,9 @@ async def _answers_plainly(address: Address, timeout_s: float) -> bool:
 
 @contextlib.asynccontextmanager
 async def _opened(
-    address: Address, tls: ssl.SSLContext | None
+    node: Node, tls: ssl.SSLContext | None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    reader, writer = await asyncio.open_connection(node.host, node.port, ssl=tls)
     try:
         yield reader, writer
     finally:

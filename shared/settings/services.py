@@ -228,12 +228,22 @@ class ReconcileSettings(IdentitySettings, ReversalSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxSettings(RuntimeSettings):
-    redis_url: str = setting("ONCE_REDIS_URL", "Redis, redis://host:port/database; rediss:// for TLS.")
+    redis_url: str = setting(
+        "ONCE_REDIS_URL",
+        "Redis, redis://host:port/database; rediss:// for TLS. With Redis Sentinel, the sentinels and the name of the "
+        "master, redis+sentinel://host:port,host:port/master_name/database; rediss+sentinel:// for TLS.",
+    )
     redis_username: str = setting("ONCE_REDIS_USERNAME", "User to sign in to Redis as. Empty means none.", "")
     redis_password_file: str = setting(
         "ONCE_REDIS_PASSWORD_FILE",
         "File with the user's password, readable by its owner only. It is read at each connection.",
         "",
+    )
+    redis_sentinel_username: str = setting(
+        "ONCE_REDIS_SENTINEL_USERNAME", "User to sign in to the sentinels as. Empty means none.", ""
+    )
+    redis_sentinel_password_file: str = setting(
+        "ONCE_REDIS_SENTINEL_PASSWORD_FILE", "File with that user's password; as ONCE_REDIS_PASSWORD_FILE.", ""
     )
     redis_timeout_s: float = setting(
         "ONCE_REDIS_TIMEOUT_S", "Seconds until a command counts as unanswered; then sending stops.", 2.0

@@ -14,8 +14,9 @@ from deploy.local.redis.server import write_users
 from deploy.security.certificates import open_authority
 from deploy.security.files import replace
 from deploy.security.redis_users import OUTBOX
+from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import FileCredentials, Way, address_of, check_access, connect
+from services.outbox.connection import FileCredentials, Way, check_access, connect
 from services.outbox.marks import Claim, Status
 from shared.eos.errors import UnsafeSettingsError
 from tests.harness import eventually
@@ -82,7 +83,7 @@ async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_p
         (["-evalsha"], "no permissions to run the 'evalsha' command"),
         (["-script|load"], "no permissions to run the 'script|load' command"),
         (["-hget", "-pexpire"], "call HGET, PEXPIRE on its keys"),
-        (["-info"], "call INFO on its keys"),
+        (["-info"], "no permissions to run the 'info' command"),
         (["resetkeys", "~other:*"], "no permissions to access one of the keys"),
         (["resetkeys", "%R~once:*"], "no permissions to access one of the keys"),
     ],
@@ -105,7 +106,7 @@ async def test_certificates_that_are_refused(secured: Secured, tmp_path: Path) -
     said = await refusal(way._replace(tls=context(secured.authority, trusted=stranger)))
     assert "its certificate is refused, self-signed certificate" in said
     assert "ONCE_TLS_CA_FILE" in said
-    elsewhere = way.address._replace(host="127.1")
+    elsewhere = way.address._replace(nodes=(way.address.nodes[0]._replace(host="127.1"),))
     assert "its certificate is refused, Hostname mismatch" in await refusal(way._replace(address=elsewhere))
 
 

@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 from deploy.drills.faults.redis import ReplicatedRedis, info, wait_synced, wipe
 from deploy.local.ports import LOOPBACK
 from deploy.local.redis.server import LocalRedis
+from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import FileCredentials, Way, address_of, connect
+from services.outbox.connection import FileCredentials, Way, connect
 from services.outbox.marks import Claim, Mode, Status
 from shared.eos.errors import UnsafeSettingsError
 from tests.harness import wait_until

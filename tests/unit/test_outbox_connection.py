@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from deploy.security.certificates import open_authority
-from services.outbox.connection import Address, FileCredentials, address_of, way_of
+from services.outbox.address import Address, Node, address_of
+from services.outbox.connection import FileCredentials, way_of
 from shared.settings import OutboxSettings, SettingsError, load
 
+SENTINELS = (Node("a", 26379), Node("b", 7), Node("::1", 8))
 SECRET = "wordsthatarenotsaid" * 2
 
 
@@ -34,10 +36,15 @@ def tls(directory: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("redis://127.0.0.1:6380/0", Address("127.0.0.1", 6380, 0, tls=False)),
-        ("redis://redis", Address("redis", 6379, 0, tls=False)),
-        ("rediss://redis.example.org/3", Address("redis.example.org", 6379, 3, tls=True)),
-        ("rediss://[::1]:7000/", Address("::1", 7000, 0, tls=True)),
+        ("redis://127.0.0.1:6380/0", Address((Node("127.0.0.1", 6380),), 0, tls=False)),
+        ("redis://redis", Address((Node("redis", 6379),), 0, tls=False)),
+        ("rediss://redis.example.org/3", Address((Node("redis.example.org", 6379),), 3, tls=True)),
+        ("rediss://[::1]:7000/", Address((Node("::1", 7000),), 0, tls=True)),
+        (
+            "redis+sentinel://a,b:7,[::1]:8/m-1",
+            Address(SENTINELS, 0, tls=False, master="m-1"),
+        ),
+        ("rediss+sentinel://a/primary/2", Address((Node("a", 26379),), 2, tls=True, master="primary")),
     ],
 )
 def test_an_address_is_read_from_the_url(url: str, address: Address) -> None:
@@ -49,7 +56,9 @@ def test_an_address_is_read_from_the_url(url: str, address: Address) -> None:
     [
         "", "redis", "127.0.0.1:6379", "http://redis/0", "unix:///redis.sock", "redis:///0", "redis://redis:port/0",
         "redis://redis:99999/0", "redis://redis/zero", "redis://redis/0/1", "redis://redis/²",
-        "rediss://redis/0?ssl_cert_reqs=none", "redis://redis/0#part", "redis://[::1/0",
+        "rediss://redis/0?ssl_cert_reqs=none", "redis://redis/0#part", "redis://[::1/0", "redis://redis?db=1",
+        "redis://a,b/0", "redis+sentinel://a", "redis+sentinel://a/", "redis+sentinel://a//0", "redis+sentinel://a,/m",
+        "redis+sentinel://a/m/zero", "redis+sentinel://a/m?x", "sentinel://a/m",
     ],
 )  # fmt: skip
 def test_an_invalid_address_is_refused(url: str) -> None:
@@ -67,7 +76,7 @@ def test_a_secret_in_the_url_is_refused_and_not_shown(user: str) -> None:
 
 
 def test_a_redis_without_users_needs_only_a_url() -> None:
-    assert way_of(settings()) == (address_of("redis://127.0.0.1:6379/0"), None, None)
+    assert way_of(settings()) == (address_of("redis://127.0.0.1:6379/0"), None, None, None)
 
 
 async def test_a_password_is_read_from_the_file_for_each_connection(password: Path) -> None:
@@ -109,6 +118,23 @@ def test_its_owner_and_its_group_may_read_it(password: Path, mode: int) -> None:
         ({"REDIS_USERNAME": "outbox", "REDIS_PASSWORD_FILE": "{folder}"}, "{folder} cannot be read"),
         ({"REDIS_USERNAME": "outbox", "REDIS_PASSWORD_FILE": "{empty}"}, "the first line of {empty} is empty"),
         ({"REDIS_URL": "rediss://redis/0"}, "set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well"),
+        ({"REDIS_URL": "rediss+sentinel://a/m"}, "set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well"),
+        (
+            {
+                "REDIS_URL": "redis+sentinel://[::1],a/m",
+                "REDIS_USERNAME": "outbox",
+                "REDIS_PASSWORD_FILE": "{password}",
+            },
+            "leads to a: the password would cross the network in clear text",
+        ),
+        (
+            {"REDIS_URL": "redis+sentinel://a/m", "REDIS_SENTINEL_USERNAME": "outbox"},
+            "ONCE_REDIS_SENTINEL_USERNAME and ONCE_REDIS_SENTINEL_PASSWORD_FILE belong together",
+        ),
+        (
+            {"REDIS_SENTINEL_USERNAME": "outbox", "REDIS_SENTINEL_PASSWORD_FILE": "{password}"},
+            "ONCE_REDIS_URL names no sentinels",
+        ),
         (
             {"REDIS_URL": "redis://redis/0", "REDIS_USERNAME": "outbox", "REDIS_PASSWORD_FILE": "{password}"},
             "would cross the network in clear text; use rediss://",
