@@ -1,9 +1,11 @@
-"""Faults outside Kafka: destinations that refuse, drop connections or are down."""
+"""Faults outside Kafka: destinations that refuse, drop connections or are down, and a Redis with little memory."""
 
 import asyncio
 from contextlib import ExitStack
 
 from deploy.drills.alerts.site import Site
+from deploy.drills.faults.fault import NoEvidenceError
+from deploy.drills.faults.redis import info
 from deploy.drills.sinks.mailbox import Action, MailFaults, Stage
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
 from deploy.drills.sinks.receiver import Faults, Mode
@@ -85,3 +87,27 @@ class UnreachableWebhook:
             await until(lambda: receiver.counts().distinct == EFFECTS, "all are delivered", _DELIVERED_S)
         finally:
             receiver.kill()
+
+
+class ScarceMemory:
+    """Redis has little more memory than it uses."""
+
+    def __init__(self) -> None:
+        self._usual = ""
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        redis = site.stack.redis
+        memory = await asyncio.to_thread(info, redis, "memory")
+        used = int(memory["used_memory"])
+        self._usual = memory["maxmemory"]
+        await asyncio.to_thread(redis.command, "CONFIG", "SET", "maxmemory", str(used * 11 // 10))
+        lowered = (await asyncio.to_thread(info, redis, "memory"))["maxmemory"]
+        if lowered == self._usual:
+            raise NoEvidenceError(f"maxmemory is still {lowered} bytes")
+        return f"{used} of {lowered} bytes are in use"
+
+    async def heal(self, site: Site) -> None:
+        """Set the usual maxmemory."""
+        if self._usual:
+            await asyncio.to_thread(site.stack.redis.command, "CONFIG", "SET", "maxmemory", self._usual)

@@ -12,7 +12,7 @@ from deploy.drills.alerts.alert import AlertFault
 from deploy.drills.alerts.batches import REFUSALS, BadBatches, gap, oversized, unknown
 from deploy.drills.alerts.brokers import LostQuorum, LostReplica, UncleanElection
 from deploy.drills.alerts.firing import drill
-from deploy.drills.alerts.outbox import LostAnswer, RefusingWebhook, UnreachableWebhook
+from deploy.drills.alerts.outbox import LostAnswer, RefusingWebhook, ScarceMemory, UnreachableWebhook
 from deploy.drills.alerts.pipeline import (
     BadRecords,
     ComingAndGoing,
@@ -180,6 +180,12 @@ ALERTS: Final = (
         "RedisDown",
         "Redis is killed, and its restart held back.",
         partial(TakeAway, "redis"),
+        {"job": "redis", "instance": "redis-0"},
+    ),
+    AlertFault(
+        "RedisMemoryHigh",
+        "Redis' maxmemory is lowered to a tenth more than it uses, and set back.",
+        ScarceMemory,
         {"job": "redis", "instance": "redis-0"},
     ),
     AlertFault(
