@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -12,16 +13,20 @@ from deploy.local.redis.server import LocalRedis
 from services.outbox.address import address_of
 from services.outbox.claims import Claims
 from services.outbox.connection import Way, connect
-from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
-from shared.events.effects import EffectState
+from services.outbox.keys import Keys
+from services.outbox.limits import EFFECTS_PER_BUCKET, Capacity
+from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, decode_mark
+from shared.events.effects import EFFECT_ID_BYTES, EffectState
 
+INSTALLATION = "an-installation"
 PARTITION = 3
 PRODUCER_ID = 7
 LEASE_MS = 30_000
 RETENTION_MS = 3_600_000
 TIMEOUT_S = 2.0
-TRUST_KEY = f"once:{{{PARTITION}}}:trust"
-REBUILD_KEY = f"once:{{{PARTITION}}}:rebuild"
+BUCKETS = 40
+KEYS = Keys(INSTALLATION, PARTITION, BUCKETS)
+TRUST_KEY, REBUILD_KEY = KEYS.trust, KEYS.rebuild
 
 
 @contextmanager
@@ -48,9 +53,23 @@ def effect_id(number: int) -> str:
     return f"{number:032x}"
 
 
-def effect_key(number: int) -> str:
-    """The Redis key of that effect."""
-    return f"once:{{{PARTITION}}}:{effect_id(number)}"
+def claim_key(number: int) -> str:
+    """The Redis key of that effect's claim."""
+    return KEYS.of(effect_id(number))[0]
+
+
+def bucket_key(number: int) -> str:
+    """The Redis key of the bucket of that effect's mark."""
+    return KEYS.of(effect_id(number))[1]
+
+
+async def entry_of(client: Redis, number: int, keys: Keys = KEYS) -> bytes | Mark | None:
+    """An effect's entry in Redis: a claim as it is there, or a mark; None for neither."""
+    claim, bucket = keys.of(effect_id(number))
+    held, known = await client.get(claim), await client.hget(bucket, bytes.fromhex(effect_id(number)))
+    assert held is None or known is None, "an effect has both a claim and a mark"
+    assert not isinstance(held, str)
+    return decode_mark(known) if isinstance(known, bytes) else held
 
 
 def now_ms() -> int:
@@ -65,7 +84,13 @@ def sent(revision: int = 1) -> Mark:
 
 def in_doubt(revision: int = 1) -> Mark:
     """The mark of an effect that came into doubt just now."""
-    return Mark(EffectState.IN_DOUBT, now_ms(), 1, revision, 0, "", "answer lost")
+    return Mark(EffectState.IN_DOUBT, now_ms(), 1, revision, 0)
+
+
+def plan(buckets: int = BUCKETS, retention_ms: int = RETENTION_MS) -> Capacity:
+    """A plan that gives each partition so many buckets."""
+    effects = (buckets - 0.5) * EFFECTS_PER_BUCKET
+    return Capacity(effects / retention_ms * 1000, retention_ms, 1)
 
 
 def owner(
@@ -73,6 +98,8 @@ def owner(
     epoch: int,
     *,
     producer_id: int = PRODUCER_ID,
+    installation: str = INSTALLATION,
+    buckets: int = BUCKETS,
     lease_ms: int = LEASE_MS,
     retention_ms: int = RETENTION_MS,
     timeout_s: float = TIMEOUT_S,
@@ -80,12 +107,22 @@ def owner(
     """An owner of PARTITION before it has entered."""
     token = producer_id << 16 | epoch
     name = f"outbox-{epoch}"
-    return Claims(client, PARTITION, token, name, lease_ms=lease_ms, retention_ms=retention_ms, timeout_s=timeout_s)
+    return Claims(
+        client,
+        PARTITION,
+        token,
+        name,
+        installation=installation,
+        capacity=plan(buckets, retention_ms),
+        lease_ms=lease_ms,
+        retention_ms=retention_ms,
+        timeout_s=timeout_s,
+    )
 
 
 async def entered(claims: Claims) -> Claims:
-    """The same owner, entered; Redis is rebuilt from nothing when it is not trusted."""
-    if await claims.enter() is None:
+    """The same owner, entered; Redis is rebuilt from nothing when it is not trusted or outdated."""
+    if await claims.enter() is None or claims.outdated:
         await claims.rebuild([])
     return claims
 
@@ -120,15 +157,20 @@ async def keys_without_expiry(client: Redis) -> list[str]:
 
 
 async def measure_bytes_per_effect(client: Redis, count: int) -> float:
-    """Bytes of Redis' memory for each effect that was sent, tables and expiries included.
+    """Bytes of Redis' memory for each effect that was sent, tables and expiries included, with buckets as planned.
 
     Args:
         client: of a Redis without other users; it is flushed first.
         count: how many effects to remember.
     """
     await client.flushall()
-    claims = await entered(owner(client, 1))
+    claims = await entered(owner(client, 1, buckets=count // EFFECTS_PER_BUCKET))
     before = (await client.info("memory"))["used_memory"]
-    await claims.rebuild((effect_id(number), sent()) for number in range(count))
+    await claims.rebuild((random_id(number), sent()) for number in range(count))
     after = (await client.info("memory"))["used_memory"]
     return float((after - before) / count)
+
+
+def random_id(number: int) -> str:
+    """An id as the ledger makes it, unique to its number: spread at random over the buckets."""
+    return blake2b(str(number).encode(), digest_size=EFFECT_ID_BYTES).hexdigest()

@@ -35,7 +35,10 @@ class RedisUser(NamedTuple):
 OUTBOX: Final = RedisUser(
     "outbox",
     "the outbox: runs its own scripts, and what they call",
-    ("evalsha", "script|load", "del", "get", "hget", "hmget", "hset", "info", "pexpire", "set", "time"),
+    (
+        *("evalsha", "script|load", "del", "get", "hdel", "hget", "hgetall", "hlen", "hmget", "hset", "info"),
+        *("object|encoding", "pexpire", "pexpireat", "scan", "set", "time"),
+    ),
     (KEY_PATTERN,),
 )
 EXPORTER: Final = RedisUser(

@@ -6,13 +6,14 @@ from contextlib import AsyncExitStack
 
 from services.outbox.connection import check_access, connect, way_of
 from services.outbox.dispatch import Calls, Circuits
-from services.outbox.limits import longest_replay_ms, memory_ms, policy_of
+from services.outbox.limits import Capacity, longest_replay_ms, memory_ms, policy_of
 from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import Means
 from shared.events import catalogue
 from shared.kafka.admin.topics import check_topics, topic_config
 from shared.kafka.client.access import access
+from shared.kafka.client.cluster import Cluster
 from shared.kafka.runtime.runtime import run_service
 from shared.settings import OutboxSettings
 
@@ -37,12 +38,14 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
         int(await topic_config(access(settings), catalogue.EFFECTS_REQUESTS, name))
         for name in ("retention.ms", "segment.ms")
     ]
-    retention_ms = memory_ms(settings, longest_replay_ms(*limits))
+    capacity = Capacity(settings.rate_per_s, memory_ms(settings, longest_replay_ms(*limits)), settings.partitions)
+    async with Cluster(access(settings)) as cluster:
+        installation = await cluster.cluster_id()
     for sink in sinks.values():
         await stack.enter_async_context(sink)
     circuits = Circuits(settings.circuit_failures, settings.circuit_open_s)
     calls = Calls(sinks, circuits, policy, settings.calls_max)
-    return Outbox(Means(settings, redis, calls, policy, retention_ms))
+    return Outbox(Means(settings, redis, calls, policy, installation, capacity))
 
 
 if __name__ == "__main__":

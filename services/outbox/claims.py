@@ -2,21 +2,21 @@
 
 Invariants:
 - Redis is fast and forgets; effects.results is the memory. Each call runs one script, and each script first checks that
-  this Redis is still the trusted one. If it was flushed, restarted or failed over, is a replica or is silent, the call
-  raises DistrustedError and gives nothing that a predecessor may have had.
+  this Redis is still the trusted one. If it was flushed, restarted or failed over, is a replica, has a clock that
+  jumped or is silent, the call raises DistrustedError and gives nothing that a predecessor may have had.
 - A claim outlives its lease: an owner that finds it afterwards learns that a call may have been made.
 - Redis accepts claims and marks only from the owner that entered last. A lower epoch of the same producer_id cannot
   enter (KIP-98, KIP-360). Kafka decides in the end: an owner that it fenced cannot commit.
 - No command is sent twice, because one without an answer may have been executed. `connection.connect` makes a client
   that does not retry.
 
-README.md lists the keys, and `scripts` defines the steps.
+README.md lists the keys, and `scripts` and `rebuilding` define the steps.
 """
 
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
 from typing import Final, Protocol, cast
 
 from redis.asyncio import Redis
@@ -24,11 +24,15 @@ from redis.exceptions import RedisError
 
 from services.outbox import scripts
 from services.outbox.domain import Done, Later, Void
+from services.outbox.keys import Keys
+from services.outbox.limits import Capacity, raise_if_too_small
 from services.outbox.marks import Claim, Mark, Status, Wanted, decode_mark, encode_mark, mark_of
+from services.outbox.rebuild import REBUILD_REST_MS, Rebuild
 from shared.eos.errors import FencedError, RejoinError, UnsafeSettingsError
 
 KEYS_PER_CALL_MAX: Final = 500  # a script keeps every other client waiting
-REBUILD_REST_MS: Final = 600_000  # a rebuild must start over if its next step takes longer: its nonce has expired
+CLOCK_SKEW_MS: Final = 30_000
+"""Redis' clock may differ from this machine's by so much, which was compared with the brokers' at start."""
 _EPOCH_BITS: Final = 16
 _REASONS: Final = {
     "flushed": "it was flushed, or is another one",
@@ -36,6 +40,7 @@ _REASONS: Final = {
     "followed": "it followed another master since, or got its first replica",
     "rebuilt": "its claims were rebuilt by another owner",
     "replica": "it is a replica, not a master",
+    "jumped": "its clock jumped, so keys may have expired before their time",
     "late": "it executed the claim after its time was up",
     "lost": "a claim is gone that was not given back",
 }
@@ -46,10 +51,11 @@ class DistrustedError(RejoinError):
 
 
 Reply = list[bytes]
+Argument = str | bytes | int
 
 
 class _Script(Protocol):
-    def __call__(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Awaitable[Reply]: ...
+    def __call__(self, keys: Sequence[str], args: Sequence[Argument]) -> Awaitable[Reply]: ...
 
 
 class Claims:
@@ -60,9 +66,14 @@ class Claims:
     Args:
         token: `producer_id << 16 | producer_epoch` of the partition's transactional producer, just initialised.
         owner: name of the instance, to be seen in the claims.
+        installation: its id; a part of every key. Several installations may share a Redis.
+        capacity: how many effects Redis is planned to remember.
         lease_ms: how long a claim belongs to this owner alone.
         retention_ms: how long claims and marks are kept.
         timeout_s: seconds until a call counts as unanswered.
+
+    Attributes:
+        outdated: whether entries are in another layout: after `enter`, call `rebuild` although it gave an incarnation.
     """
 
     def __init__(
@@ -72,39 +83,48 @@ class Claims:
         token: int,
         owner: str,
         *,
+        installation: str,
+        capacity: Capacity,
         lease_ms: int,
         retention_ms: int,
         timeout_s: float,
     ) -> None:
         self.partition = partition
+        self.outdated = False
+        self._redis = redis
         self._name = f"Redis, partition {partition}"
+        self._keys = Keys(installation, partition, capacity.buckets)
         self._epoch = (str(token >> _EPOCH_BITS), str(token & ((1 << _EPOCH_BITS) - 1)))
         self.holder = ".".join(self._epoch)  # as this owner's claims name it
         self._owner = owner
+        self._capacity = capacity
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
         self._timeout_s = timeout_s
         self._incarnation = ""
-        self._clock_ahead_ms = 0.0  # of Redis' clock before this process's monotonic one
-        texts = (scripts.CHECK, scripts.ENTER, scripts.CLAIM, scripts.BEGIN_CALL, scripts.MARK)
-        self._check, self._enter, self._claim, self._begin_call, self._mark = (
-            cast("_Script", redis.register_script(text)) for text in texts
-        )
-        texts_of_rebuild = (scripts.BEGIN, scripts.RESTORE, scripts.CLOSE)
-        self._begin, self._restore, self._close = (cast("_Script", redis.register_script(t)) for t in texts_of_rebuild)
+        # Of Redis' clock before this process's monotonic one; before its first answer, by this machine's clock
+        self._clock_ahead_ms = (time.time() - time.monotonic()) * 1000
+        self._scripts: dict[str, _Script] = {}
 
     async def enter(self) -> str | None:
-        """Become the owner, and return the incarnation in force; after None, call `rebuild`.
+        """Become the owner, and return the incarnation in force; after None, or if `outdated`, call `rebuild`.
 
-        Raises UnsafeSettingsError if this Redis may evict keys when its memory is full.
+        Raises UnsafeSettingsError if this Redis may evict keys when its memory is full, keeps buckets in more memory
+        than planned, or has too little memory for the planned effects.
         """
-        reply = await self._run(self._enter, "", [REBUILD_REST_MS])
-        self._incarnation = reply[0].decode()
-        return self._incarnation or None
+        earliest_ms = int(time.monotonic() * 1000 + self._clock_ahead_ms) - CLOCK_SKEW_MS
+        args = [earliest_ms, REBUILD_REST_MS, self._capacity.buckets, self._retention_ms]
+        keys = [self._keys.former_trust, self._keys.probe]
+        reply = await self._run(scripts.ENTER, "", args, keys, clock_slack_ms=CLOCK_SKEW_MS)
+        incarnation, outdated, limit, machine = (each.decode() for each in reply)
+        raise_if_too_small(self._capacity, int(limit), int(machine))
+        self.outdated = bool(outdated)
+        self._incarnation = "" if outdated else incarnation
+        return incarnation or None
 
     async def check(self) -> None:
         """Check only that this Redis is still trusted and this owner still the last one."""
-        await self._run(self._check, self._incarnation)
+        await self._run(scripts.CHECK, self._incarnation)
 
     async def claim(self, wanted: Sequence[Wanted]) -> list[Claim]:
         """Claim effects, none of them twice; the answers are in the same order.
@@ -119,11 +139,11 @@ class Claims:
         for first in range(0, len(wanted), KEYS_PER_CALL_MAX):
             chunk = wanted[first : first + KEYS_PER_CALL_MAX]
             not_after_ms = int((time.monotonic() + self._timeout_s / 2) * 1000 + self._clock_ahead_ms)
-            args: list[str | int] = [not_after_ms, self._lease_ms, self._retention_ms, self._owner]
+            args: list[Argument] = [not_after_ms, self._lease_ms, self._retention_ms, self._owner]
             for item in chunk:
-                args += (item.mode.value, item.reopen_revision, item.resends)
+                args += (bytes.fromhex(item.effect_id), item.mode.value, item.reopen_revision, item.resends)
                 args += (int(item.resend_if_new), int(item.resend_if_again), item.void)
-            reply = await self._run(self._claim, self._incarnation, args, [item.effect_id for item in chunk])
+            reply = await self._run(scripts.CLAIM, self._incarnation, args, self._of(item.effect_id for item in chunk))
             claims += map(_claim_of, reply)
         return claims
 
@@ -133,7 +153,7 @@ class Claims:
         A claim that was not begun does not bind a successor. An owner that was overtaken therefore learns of it here,
         by DistrustedError, and must not make the call.
         """
-        await self._run(self._begin_call, self._incarnation, (), [effect_id])
+        await self._run(scripts.BEGIN_CALL, self._incarnation, (), self._keys.of(effect_id))
 
     async def mark(self, marks: Sequence[tuple[str, Mark | None]]) -> None:
         """Write the outcomes of claimed effects; None gives the claim back, as if it had never been made.
@@ -143,17 +163,17 @@ class Claims:
         """
         for first in range(0, len(marks), KEYS_PER_CALL_MAX):
             chunk = marks[first : first + KEYS_PER_CALL_MAX]
-            args: list[bytes | int] = []
-            for _, mark in chunk:
-                args += (b"", 0) if mark is None else (encode_mark(mark), mark.at_ms + self._retention_ms)
-            await self._run(self._mark, self._incarnation, args, [effect_id for effect_id, _ in chunk])
+            args: list[Argument] = [self._retention_ms]
+            for effect_id, mark in chunk:
+                args += (bytes.fromhex(effect_id), b"" if mark is None else encode_mark(mark))
+            await self._run(scripts.MARK, self._incarnation, args, self._of(effect_id for effect_id, _ in chunk))
 
     async def rebuild(self, marks: Iterable[tuple[str, Mark]] | AsyncIterable[tuple[str, Mark]]) -> str:
         """Write what Kafka remembers into this Redis, trust it from then on, and return the new incarnation.
 
-        Newer entries of Redis stay: claims, and marks whose owner died before it could commit them. A mark older than
-        the retention is left out. Raises DistrustedError also if Redis was flushed, restarted or entered by another
-        owner meanwhile.
+        Newer entries of Redis stay: claims, and marks whose owner died before it could commit them. Those of another
+        layout are moved. A mark older than the retention is left out. Raises DistrustedError also if Redis was flushed,
+        restarted or entered by another owner meanwhile.
 
         Args:
             marks: of several of one effect the highest revision counts. The first is requested when the rebuild has
@@ -161,44 +181,71 @@ class Claims:
                 ends a rebuild that began before, but only Kafka could refuse one that begins later.
         """
         nonce = uuid.uuid4().hex
-        await self._run(self._begin, nonce, [REBUILD_REST_MS])
-        async for chunk in _chunks(marks):
-            args: list[bytes | int] = [REBUILD_REST_MS]
-            for _, mark in chunk:
-                args += (encode_mark(mark), mark.revision, mark.at_ms + self._retention_ms)
-            await self._run(self._restore, nonce, args, [effect_id for effect_id, _ in chunk])
-        incarnation = uuid.uuid4().hex
-        await self._run(self._close, nonce, [incarnation])
-        self._incarnation = incarnation
+
+        async def step(script: str, args: Sequence[Argument] = (), keys: Sequence[str] = ()) -> Reply:
+            return await self._run(script, nonce, args, keys)
+
+        incarnation = await Rebuild(step, self._keys, self._capacity.buckets, self._retention_ms).run(marks)
+        self._incarnation, self.outdated = incarnation, False
         return incarnation
 
+    def _of(self, effect_ids: Iterable[str]) -> list[str]:
+        return [key for effect_id in effect_ids for key in self._keys.of(effect_id)]
+
     async def _run(
-        self, script: _Script, incarnation: str, args: Sequence[str | bytes | int] = (), effect_ids: Sequence[str] = ()
+        self,
+        script: str,
+        incarnation: str,
+        args: Sequence[Argument] = (),
+        keys: Sequence[str] = (),
+        *,
+        clock_slack_ms: int = scripts.CLOCK_JUMP_MS,
     ) -> Reply:
         """Run a script once, and return its reply without `ok` and the time."""
-        prefix = f"once:{{{self.partition}}}:"
-        keys = [prefix + "trust", prefix + "rebuild", *(prefix + effect_id for effect_id in effect_ids)]
+        run = self._scripts.get(script)
+        if run is None:
+            run = self._scripts[script] = cast("_Script", self._redis.register_script(script))
         asked_s = time.monotonic()
+        latest_ms = int((asked_s + self._timeout_s) * 1000 + self._clock_ahead_ms) + clock_slack_ms
         try:
             async with asyncio.timeout(self._timeout_s):
-                reply = await script(keys=keys, args=[*self._epoch, incarnation, *args])
+                reply = await run(
+                    keys=[self._keys.trust, self._keys.rebuild, *keys],
+                    args=[*self._epoch, incarnation, latest_ms, *args],
+                )
         except TimeoutError:
             raise DistrustedError(f"{self._name}: no answer within {self._timeout_s} s") from None
         except (RedisError, OSError) as error:
             raise DistrustedError(f"{self._name}: {type(error).__name__}: {error}") from error
         status = reply[0].decode()
-        if status == "ok":
-            # Too far ahead by the time that the question took to be heard, so that a slow one is not called late
-            self._clock_ahead_ms = int(reply[1]) - asked_s * 1000
-            return reply[2:]
+        if status != "ok":
+            raise await self._refused(status, reply[1:])
+        # Too far ahead by the time that the question took to be heard, so that a slow one is not called late
+        self._clock_ahead_ms = int(reply[1]) - asked_s * 1000
+        return reply[2:]
+
+    async def _refused(self, status: str, reply: Reply) -> Exception:
         if status == "fenced":
-            raise FencedError(f"{self._name}: another owner entered after {self.holder}")
+            return FencedError(f"{self._name}: another owner entered after {self.holder}")
         if status == "evicting":
-            policy = reply[1].decode()
-            raise UnsafeSettingsError(
-                f"{self._name}: maxmemory-policy is {policy}, which forgets claims; set it to noeviction"
+            return UnsafeSettingsError(
+                f"{self._name}: maxmemory-policy is {reply[0].decode()}, which forgets claims; set it to noeviction"
             )
-        raise DistrustedError(f"{self._name}: {_REASONS[status]}")
+        if status == "spacious":
+            return UnsafeSettingsError(
+                f"{self._name}: it keeps a hash of {scripts.PROBE_FIELDS} small fields as a {reply[0].decode()}, in "
+                "three times the memory; set hash-max-listpack-entries to 128 and hash-max-listpack-value to 64, the "
+                "defaults of Redis 7, or higher"
+            )
+        if status == "skewed":
+            off_s = int(reply[0]) / 1000 - time.time()
+            return DistrustedError(
+                f"{self._name}: its clock is {abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} this "
+                "machine's; correct the one that is wrong"
+            )
+        if status == "replica":  # the master may be elsewhere now: with Sentinel, a new connection asks for it
+            await self._redis.connection_pool.disconnect()
+        return DistrustedError(f"{self._name}: {_REASONS[status]}")
 
 
 def _claim_of(status: bytes) -> Claim:
@@ -208,24 +255,6 @@ def _claim_of(status: bytes) -> Claim:
     if name == b"retaken":
         return Claim(Status.RETAKEN, resends=int(rest))
     return Claim(Status(name.decode()), mark=decode_mark(rest) if rest else None)
-
-
-async def _chunks(
-    marks: Iterable[tuple[str, Mark]] | AsyncIterable[tuple[str, Mark]],
-) -> AsyncIterator[list[tuple[str, Mark]]]:
-    chunk: list[tuple[str, Mark]] = []
-    async for item in marks if isinstance(marks, AsyncIterable) else _each(marks):
-        chunk.append(item)
-        if len(chunk) == KEYS_PER_CALL_MAX:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-async def _each(marks: Iterable[tuple[str, Mark]]) -> AsyncIterator[tuple[str, Mark]]:
-    for item in marks:
-        yield item
 
 
 class Asking:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
@@ -26,7 +26,6 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from services.outbox import scripts
 from services.outbox.address import Address, Node, address_of
 from services.outbox.sinks.credentials import load_password, refuse_public
 from shared.addresses import is_loopback
@@ -160,6 +159,38 @@ class _MasterPool(SentinelConnectionPool):
         await self.sentinel_manager.aclose()
 
 
+ACCESS: Final = """
+-- KEYS: 1 a key of its own, gone afterwards
+local refused = {}
+
+-- Only what the user may not do is told: a replica, or a full memory, is not about rights
+local function try(command, ...)
+  local reply = redis.pcall(command, ...)
+  local why = type(reply) == 'table' and reply.err or ''
+  if string.find(why, 'NOPERM', 1, true) or string.find(why, 'The user executing the script', 1, true) then
+    refused[#refused + 1] = command
+  end
+end
+
+try('TIME')
+try('INFO', 'server')
+try('SCAN', '0', 'COUNT', 1)
+try('SET', KEYS[1], '', 'PX', 1000)
+try('GET', KEYS[1])
+try('PEXPIRE', KEYS[1], 1000)
+try('DEL', KEYS[1])
+try('HSET', KEYS[1], 'field', '')
+try('PEXPIREAT', KEYS[1], '99999999999999')
+try('HGET', KEYS[1], 'field')
+try('HMGET', KEYS[1], 'field')
+try('HGETALL', KEYS[1])
+try('HLEN', KEYS[1])
+try('OBJECT', 'ENCODING', KEYS[1])
+try('HDEL', KEYS[1], 'field')
+try('DEL', KEYS[1])
+return refused
+"""
+"""Tries each command that the other scripts call, and returns those that the user may not call, none if it may all."""
 _KEY = "once:{access}:tried"
 _WITH_TLS = "it speaks TLS there; use rediss:// in ONCE_REDIS_URL"
 _WITHOUT_TLS = "it does not speak TLS there; give ONCE_REDIS_URL its port for TLS, or redis://"
@@ -181,7 +212,7 @@ async def check_access(redis: Redis, way: Way, timeout_s: float) -> None:
             mode = (await redis.info("server")).get("redis_mode")
             if mode in _REFUSED_MODES:
                 raise UnsafeSettingsError(f"Redis at {way.address} is {_REFUSED_MODES[mode]}")
-            refused = await redis.register_script(scripts.ACCESS)(keys=[_KEY])
+            refused = await redis.register_script(ACCESS)(keys=[_KEY])
     except (AuthenticationError, NoPermissionError) as error:
         raise UnsafeSettingsError(_denied(way, error)) from error
     except (RedisError, OSError) as error:  # TimeoutError is an OSError

@@ -1,5 +1,8 @@
 """Settings that the outbox's guarantee depends on, refused at start-up with the reason. Pure."""
 
+import math
+from typing import Final, NamedTuple
+
 from services.outbox.domain import Policy
 from shared.eos.errors import UnsafeSettingsError
 from shared.events.effects import EffectKind
@@ -8,6 +11,50 @@ from shared.settings import OutboxSettings
 MARGIN_MS = 3_600_000  # a broker looks for expired segments every five minutes, and clocks differ
 HOLD, RESEND = "hold", "resend"
 _HOUR_MS = 3_600_000
+BYTES_PER_EFFECT: Final = 60
+"""Redis' memory for a remembered effect at most, tables and expiry included, in buckets filled as planned."""
+EFFECTS_PER_BUCKET: Final = 48
+"""Planned for. Redis keeps a bucket small up to twice as many, and a small one is searched and cleared cheaply."""
+
+
+class Capacity(NamedTuple):
+    """How many effects Redis is planned to remember."""
+
+    rate_per_s: float  # effects a second, on average
+    retention_ms: int  # how long each is remembered
+    partitions: int
+
+    @property
+    def effects(self) -> int:
+        """Of all partitions, at any time."""
+        return math.ceil(self.rate_per_s * self.retention_ms / 1000)
+
+    @property
+    def buckets(self) -> int:
+        """Of each partition."""
+        return math.ceil(self.effects / self.partitions / EFFECTS_PER_BUCKET)
+
+
+def raise_if_too_small(capacity: Capacity, limit_bytes: int, machine_bytes: int) -> None:
+    """Raise UnsafeSettingsError if the planned effects do not fit into Redis' memory.
+
+    Args:
+        capacity: the plan.
+        limit_bytes: maxmemory; 0 for none.
+        machine_bytes: the memory of Redis' machine, which is the limit then.
+    """
+    available = limit_bytes or machine_bytes
+    needed = capacity.effects * BYTES_PER_EFFECT
+    if needed <= available:
+        return
+    hours = capacity.retention_ms / _HOUR_MS
+    fits = available / BYTES_PER_EFFECT / capacity.retention_ms * 1000
+    raise UnsafeSettingsError(
+        f"ONCE_OUTBOX_RATE is {capacity.rate_per_s:g}: {capacity.effects} effects in {hours:g} h, of "
+        f"{BYTES_PER_EFFECT} bytes each, are {needed / 1e6:.0f} MB, and Redis has {available / 1e6:.0f} MB "
+        f"({'maxmemory' if limit_bytes else 'its whole machine'}); give it more, lower the rate to {fits:.2g}, or "
+        "keep effects.requests for a shorter time"
+    )
 
 
 def longest_replay_ms(retention_ms: int, segment_ms: int) -> int:
@@ -70,6 +117,7 @@ def policy_of(settings: OutboxSettings) -> Policy:
     for variable, value in (
         ("ONCE_OUTBOX_CALL_TIMEOUT_S", settings.call_timeout_s),
         ("ONCE_REDIS_TIMEOUT_S", settings.redis_timeout_s),
+        ("ONCE_OUTBOX_RATE", settings.rate_per_s),
         ("ONCE_OUTBOX_BATCH_MAX", settings.batch_max),
         ("ONCE_OUTBOX_CALLS_MAX", settings.calls_max),
         ("ONCE_OUTBOX_WAITING_MAX", settings.waiting_max),

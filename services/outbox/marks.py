@@ -1,37 +1,47 @@
 """Claims and marks of effects as Redis holds them, and the effects that are at risk if Redis is lost. Pure.
 
-A mark holds what an EffectResult holds, except the request, in a few bytes: Redis has one for every effect of the
-retention.
+A mark holds the numbers of an EffectResult in a few bytes: Redis has one for every effect of the retention. The
+destination's answer and the request are not in it.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from shared.events.effects import EffectRequest, EffectResult, EffectState
+from shared.events.effects import EffectFailure, EffectRequest, EffectResult, EffectState
 
-TEXT_CHARS_MAX = 200
-_SEPARATOR = "|"
-_FIELDS = 7
-_FIELDS_MIN = 5
-_CODES = {EffectState.SENT.value: "s", EffectState.FAILED.value: "f", EffectState.IN_DOUBT.value: "d"}
-_STATES = {code: state for state, code in _CODES.items()}
+ANSWER_NOT_KEPT: Final = "decided before; Redis does not keep the destination's answer"
+"""The detail of a result that is written from a mark."""
+
+_KINDS: Final = {
+    b"s": (EffectState.SENT.value, ""),
+    b"d": (EffectState.IN_DOUBT.value, ""),
+    b"f": (EffectState.FAILED.value, ""),
+    b"r": (EffectState.FAILED.value, EffectFailure.REFUSED.value),
+    b"x": (EffectState.FAILED.value, EffectFailure.RETRIES_EXHAUSTED.value),
+    b"a": (EffectState.FAILED.value, EffectFailure.ABANDONED.value),
+}
+_CODES: Final = {kind: code for code, kind in _KINDS.items()}
+_TIME_BYTES: Final = 6
+_FORMER_STATES: Final = {
+    b"s": EffectState.SENT.value,
+    b"f": EffectState.FAILED.value,
+    b"d": EffectState.IN_DOUBT.value,
+}
+COUNT_MAX: Final = 2**53 - 1
+"""The largest count: scripts hold numbers as doubles."""
 
 
 class Mark(NamedTuple):
-    """An effect's result, as in EffectResult.
-
-    Reason and detail are printable, without `|`, and of at most TEXT_CHARS_MAX characters each.
-    """
+    """An effect's result, as in EffectResult, without its texts."""
 
     state: str  # an EffectState
     at_ms: int  # when it was decided, milliseconds since 1970 UTC
     attempts: int
     revision: int
     resends: int
-    reason: str = ""
-    detail: str = ""
+    reason: str = ""  # an EffectFailure of a failed one
 
 
 class Mode(Enum):
@@ -75,53 +85,78 @@ class Claim(NamedTuple):
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """Encode `<s, f or d>|<at_ms>|<attempts>|<revision>|<resends>|<reason>|<detail>`, without empty ends.
+    """Encode a mark: a letter for state and reason, six bytes of `at_ms`, and attempts, revision and resends as LEB128.
 
-    Reason and detail are made to fit, see `Mark`. Raises ValueError for an unknown state or a negative number.
+    Raises ValueError for an unknown state or reason, or a number that does not fit.
     """
-    numbers = (mark.at_ms, mark.attempts, mark.revision, mark.resends)
-    if mark.state not in _CODES or min(numbers) < 0:
-        raise ValueError(f"a mark has a known state and no negative number, not {mark.state!r} with {numbers}")
-    fields = [_CODES[mark.state], *map(str, numbers), _fitted(mark.reason), _fitted(mark.detail)]
-    while not fields[-1]:
-        fields.pop()
-    return _SEPARATOR.join(fields).encode()
+    code = _CODES.get((mark.state, mark.reason))
+    counts = (mark.attempts, mark.revision, mark.resends)
+    if code is None or not 0 <= mark.at_ms < 1 << 8 * _TIME_BYTES or not all(0 <= n <= COUNT_MAX for n in counts):
+        raise ValueError(f"a mark has a known state and reason, and numbers that fit, unlike {mark}")
+    return b"".join((code, mark.at_ms.to_bytes(_TIME_BYTES), *map(_leb128, counts)))
 
 
 def decode_mark(value: bytes) -> Mark:
     """Decode a mark; ValueError if it is none, written by another program."""
-    fields = value.decode().split(_SEPARATOR)
-    if not _FIELDS_MIN <= len(fields) <= _FIELDS or fields[0] not in _STATES:
+    kind, numbers = _KINDS.get(value[:1]), value[1 + _TIME_BYTES :]
+    counts = _numbers(numbers)
+    if kind is None or len(counts) != 3 or max(counts) > COUNT_MAX:
         raise ValueError(f"no mark of an effect: {value[:40]!r}")
-    reason, detail = [*fields[_FIELDS_MIN:], "", ""][:2]
-    numbers = fields[1:_FIELDS_MIN]
-    if not all(number.isascii() and number.isdecimal() for number in numbers):
-        raise ValueError(f"no mark of an effect: {value[:40]!r} has a number that is none")
+    attempts, revision, resends = counts
+    return Mark(kind[0], int.from_bytes(value[1 : 1 + _TIME_BYTES]), attempts, revision, resends, kind[1])
+
+
+def decode_former_mark(value: bytes) -> Mark:
+    """Decode a mark of the layout without buckets, `<s, f or d>|<at_ms>|<attempts>|<revision>|<resends>|<reason>|...`.
+
+    Raises ValueError if it is none.
+    """
+    state, *fields = value.split(b"|")
+    numbers = fields[:4]
+    if state not in _FORMER_STATES or len(numbers) != 4 or not all(number.isdigit() for number in numbers):
+        raise ValueError(f"no mark of an effect: {value[:40]!r}")
+    reason = fields[4].decode() if len(fields) > 4 else ""
     at_ms, attempts, revision, resends = map(int, numbers)
-    return Mark(_STATES[fields[0]], at_ms, attempts, revision, resends, reason, detail)
+    return _known(Mark(_FORMER_STATES[state], at_ms, attempts, revision, resends, reason))
+
+
+def _leb128(number: int) -> bytes:
+    if number < 0x80:  # nearly all are
+        return bytes((number,))
+    groups = [number >> shift & 0x7F for shift in range(0, number.bit_length(), 7)]
+    return bytes((*(group | 0x80 for group in groups[:-1]), groups[-1]))
+
+
+def _numbers(value: bytes) -> list[int]:
+    """All numbers of a text of LEB128; none if its last one is cut."""
+    found, number, shift = [], 0, 0
+    for byte in value:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            found.append(number)
+            number = shift = 0
+    return [] if shift else found
 
 
 def mark_of(result: EffectResult) -> Mark:
-    """The mark of a result. If it was sent, as most are, the destination's answer is left out: no decision needs it."""
-    mark = Mark(result.state, result.at_ms, result.attempts, result.revision, result.resends)
-    if result.state == EffectState.SENT:
-        return mark
-    return mark._replace(reason=_fitted(result.reason), detail=_fitted(result.detail))
+    """The mark of a result. A reason that this version does not know is left out."""
+    mark = Mark(result.state, result.at_ms, result.attempts, result.revision, result.resends, result.reason)
+    return _known(mark)
+
+
+def _known(mark: Mark) -> Mark:
+    return mark if (mark.state, mark.reason) in _CODES else mark._replace(reason="")
 
 
 def result_of(effect_id: str, mark: Mark, request: EffectRequest) -> EffectResult:
-    """The result that the mark's owner would have written, had it lived to commit it.
+    """The result that the mark's owner would have written, had it lived to commit it, without the destination's answer.
 
     The request is a part of it only while a person may have to decide on the effect.
     """
-    return EffectResult(effect_id, *mark, None if mark.state == EffectState.SENT else request)
-
-
-def _fitted(text: str) -> str:
-    text = text[:TEXT_CHARS_MAX]
-    if text.isprintable() and _SEPARATOR not in text:
-        return text
-    return "".join(char if char.isprintable() else " " for char in text).replace(_SEPARATOR, "/")
+    sent = mark.state == EffectState.SENT
+    detail = "" if sent else ANSWER_NOT_KEPT
+    return EffectResult(effect_id, *mark, detail=detail, request=None if sent else request)
 
 
 @dataclass(frozen=True, slots=True)

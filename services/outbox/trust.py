@@ -7,7 +7,7 @@ the old one: effects that may have been under way then are doubtful.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -17,12 +17,13 @@ from redis.asyncio import Redis
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.dispatch import Calls, now_ms
 from services.outbox.domain import Policy
+from services.outbox.limits import Capacity
 from services.outbox.marks import Mark, Risk, left_of, mark_of
 from services.outbox.waiting import WaitingStore
 from shared.eos.store import Stores, Table
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import TRUST_PREFIX, Trust, decode_result, decode_trust, encode_trust
-from shared.kafka.client.access import access
+from shared.kafka.client.access import Bootstrap, access
 from shared.kafka.client.reader import end_offsets, partition_since
 from shared.kafka.runtime.scope import TransactionScope, classified
 from shared.kafka.runtime.task import Task
@@ -51,7 +52,8 @@ class Means:
     redis: Redis
     calls: Calls
     policy: Policy
-    retention_ms: int  # how long Redis remembers an effect
+    installation: str  # its id, a part of every key in Redis
+    capacity: Capacity  # how many effects Redis remembers, and for how long
 
 
 class TrustedWorker(Worker):
@@ -113,7 +115,7 @@ class TrustedWorker(Worker):
         self._in_order = self._enter()
         incarnation = await self._in_order.enter()
         lost = bool(recorded.incarnation) and incarnation != recorded.incarnation
-        if incarnation is None or incarnation != recorded.incarnation or not recorded.told:
+        if self._in_order.outdated or incarnation is None or incarnation != recorded.incarnation or not recorded.told:
             incarnation = await self._in_order.rebuild(self._remembered())
             REDIS_REBUILT.inc()
         noted = Trust(incarnation, True, self._outbox.batch_max, -1, -1, recorded.doubt_left, recorded.doubt_until)
@@ -161,22 +163,21 @@ class TrustedWorker(Worker):
             self._partition,
             producer_id << _EPOCH_BITS | epoch,
             self._outbox.instance,
+            installation=self._means.installation,
+            capacity=self._means.capacity,
             lease_ms=int(self._outbox.lease_s * 1000),
-            retention_ms=self._means.retention_ms,
+            retention_ms=self._means.capacity.retention_ms,
             timeout_s=self._outbox.redis_timeout_s,
         )
 
     async def _remembered(self) -> AsyncIterator[tuple[str, Mark]]:
         """The committed results of the retention, once Kafka has confirmed that this producer is not fenced."""
         await self._commit_state()
-        since_ms = now_ms() - self._means.retention_ms
-        pages = partition_since(access(self._outbox), EFFECTS_RESULTS, self._partition, since_ms)
+        since_ms = now_ms() - self._means.capacity.retention_ms
         with classified():
-            async with aclosing(pages) as read:
-                async for records in read:
-                    for record in records:
-                        result = decode_result(record.value or b"")
-                        yield result.effect_id, mark_of(result)
+            async with aclosing(results_since(access(self._outbox), self._partition, since_ms)) as read:
+                async for item in read:
+                    yield item
 
     async def _commit_state(self) -> None:
         """Commit the state's changes at the present offset."""
@@ -217,6 +218,20 @@ class TrustedWorker(Worker):
         position = self._fetcher.position(self._own.target)
         if position > self._own.next_offset:
             await self._scope.commit_alone(self._own, (), position)
+
+
+async def results_since(
+    bootstrap_servers: Bootstrap, partition: int, since_ms: int
+) -> AsyncGenerator[tuple[str, Mark], None]:
+    """The committed results of a partition from a time on, milliseconds since 1970 UTC; older ones may be among them.
+
+    Raises KafkaUnavailableError: the cluster does not answer.
+    """
+    async with aclosing(partition_since(bootstrap_servers, EFFECTS_RESULTS, partition, since_ms)) as pages:
+        async for records in pages:
+            for record in records:
+                result = decode_result(record.value or b"")
+                yield result.effect_id, mark_of(result)
 
 
 def _let_go_with(recorded: Trust, risk: Risk) -> Trust:

@@ -254,6 +254,12 @@ class OutboxSettings(RuntimeSettings):
         "segment.ms, plus an hour. A shorter time is refused.",
         0.0,
     )
+    rate_per_s: float = setting(
+        "ONCE_OUTBOX_RATE",
+        "Effects per second, on average, that Redis' memory is planned for. The outbox does not start if those that it "
+        "must remember do not fit; a higher rate is served as long as there is memory.",
+        5.0,
+    )
     lease_s: float = setting(
         "ONCE_OUTBOX_LEASE_S",
         "Seconds that a claim belongs to its owner; at least twice ONCE_OUTBOX_CALL_TIMEOUT_S.",

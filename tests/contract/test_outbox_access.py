@@ -84,6 +84,7 @@ async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_p
         (["-script|load"], "no permissions to run the 'script|load' command"),
         (["-hget", "-pexpire"], "call HGET, PEXPIRE on its keys"),
         (["-info"], "no permissions to run the 'info' command"),
+        (["-scan", "-object|encoding"], "call OBJECT, SCAN on its keys"),
         (["resetkeys", "~other:*"], "no permissions to access one of the keys"),
         (["resetkeys", "%R~once:*"], "no permissions to access one of the keys"),
     ],

@@ -16,23 +16,28 @@ from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from shared.eos.errors import FencedError
 from shared.events.effects import EffectState
 from tests.redis import (
+    BUCKETS,
     LEASE_MS,
     PRODUCER_ID,
     RETENTION_MS,
     TRUST_KEY,
+    bucket_key,
+    claim_key,
     claim_one,
     client_at,
     effect_id,
-    effect_key,
     entered,
+    entry_of,
     in_doubt,
     keys_without_expiry,
     mark_one,
+    now_ms,
     owner,
     running_redis,
     sent,
 )
 
+HALF_HOUR_MS = 1_800_000
 MODES = pytest.mark.parametrize("mode", list(Mode))
 
 
@@ -141,7 +146,7 @@ async def test_a_retaken_or_reopened_claim_counts_as_begun(client: Redis) -> Non
 
 async def test_a_begun_call_keeps_its_expiry(first: Claims, client: Redis) -> None:
     await claim_one(first, 1)
-    assert 0 < await client.pttl(effect_key(1)) <= RETENTION_MS
+    assert 0 < await client.pttl(claim_key(1)) <= RETENTION_MS
 
 
 async def test_an_expired_lease_leaves_a_doubt(client: Redis) -> None:
@@ -193,7 +198,7 @@ async def test_a_held_claim_can_be_taken_when_its_reported_lease_ends(client: Re
 
 @MODES
 async def test_a_mark_is_known_to_all_owners(first: Claims, client: Redis, mode: Mode) -> None:
-    mark = Mark(EffectState.FAILED, sent().at_ms, 4, 2, 1, "refused", "410 Gone")
+    mark = Mark(EffectState.FAILED, sent().at_ms, 400, 2, 1, "refused")
     await claim_one(first, 1, mode)
     await mark_one(first, 1, mark)
     assert await claim_one(first, 1, mode) == Claim(Status.KNOWN, mark=mark)
@@ -204,7 +209,7 @@ async def test_a_mark_is_known_to_all_owners(first: Claims, client: Redis, mode:
 async def test_a_released_effect_is_as_if_never_claimed(first: Claims, client: Redis) -> None:
     await claim_one(first, 1)
     await mark_one(first, 1, None)
-    assert await client.exists(effect_key(1)) == 0
+    assert await entry_of(client, 1) is None
     assert await claim_one(first, 1) == Claim(Status.NEW)
 
 
@@ -212,10 +217,10 @@ async def test_marking_twice_is_refused_and_writes_nothing(first: Claims, client
     for number in (1, 2):
         await claim_one(first, number)
     await mark_one(first, 1, sent())
-    before = await client.get(effect_key(2))
+    before = await entry_of(client, 2)
     with pytest.raises(DistrustedError, match="a claim is gone"):
         await first.mark([(effect_id(2), sent()), (effect_id(1), in_doubt())])
-    assert await client.get(effect_key(2)) == before
+    assert await entry_of(client, 2) == before
     with pytest.raises(DistrustedError, match="a claim is gone"):
         await mark_one(first, 3, None)
 
@@ -228,7 +233,7 @@ async def test_an_effect_wanted_twice_in_one_call_is_a_mistake(first: Claims) ->
 async def test_a_previous_owner_is_fenced_in_every_call(first: Claims, client: Redis) -> None:
     await claim_one(first, 1)
     await entered(owner(client, 2))
-    before = await client.get(effect_key(1))
+    before = await entry_of(client, 1)
     refused: list[Callable[[], Awaitable[object]]] = [
         first.check,
         first.enter,
@@ -240,8 +245,8 @@ async def test_a_previous_owner_is_fenced_in_every_call(first: Claims, client: R
     for ask in refused:
         with pytest.raises(FencedError, match=rf"after {PRODUCER_ID}\.1"):
             await ask()
-    assert await client.get(effect_key(1)) == before
-    assert await client.exists(effect_key(2)) == 0
+    assert await entry_of(client, 1) == before
+    assert await entry_of(client, 2) is None
     assert await client.hget(TRUST_KEY, "token") == b"%d.2" % PRODUCER_ID
 
 
@@ -305,8 +310,8 @@ async def test_all_but_the_trust_expires(first: Claims, client: Redis) -> None:
     await mark_one(first, 3, sent())
     await mark_one(first, 4, in_doubt())
     await claim_one(first, 4, reopen_revision=1)
-    for number in (1, 2, 3, 4):
-        assert RETENTION_MS - 60_000 < await client.pttl(effect_key(number)) <= RETENTION_MS
+    for key in (bucket_key(1), claim_key(2), bucket_key(3), claim_key(4)):
+        assert RETENTION_MS - 60_000 < await client.pttl(key) <= RETENTION_MS
     assert await keys_without_expiry(client) == [TRUST_KEY]
 
 
@@ -320,6 +325,56 @@ async def test_scripts_that_redis_forgot_are_loaded_again(first: Claims, client:
 
 async def test_a_claim_names_its_holder(first: Claims, client: Redis) -> None:
     await claim_one(first, 1)
-    value = await client.get(effect_key(1))
+    value = await entry_of(client, 1)
     assert isinstance(value, bytes)
     assert re.fullmatch(rb"b\|%d\.1\|\d{13}\|0\|0\|outbox-1" % PRODUCER_ID, value)
+
+
+async def test_a_bucket_lives_as_long_as_its_last_entry(first: Claims, client: Redis) -> None:
+    old = sent()._replace(at_ms=now_ms() - HALF_HOUR_MS)
+    for number, mark in ((1, old), (1 + BUCKETS, sent()), (1 + 2 * BUCKETS, old)):  # in one bucket
+        await claim_one(first, number)
+        await mark_one(first, number, mark)
+    assert RETENTION_MS - 60_000 < await client.pttl(bucket_key(1)) <= RETENTION_MS
+    assert await client.hlen(bucket_key(1)) == 3
+
+
+async def test_expired_marks_leave_a_bucket_that_lives_on(first: Claims, client: Redis) -> None:
+    expired, kept = range(1, 15), range(15, 17)
+    await claim_all(first, [number * BUCKETS for number in range(1, 17)])
+    past = sent()._replace(at_ms=now_ms() - RETENTION_MS)
+    marks = [(number * BUCKETS, past) for number in expired] + [(number * BUCKETS, sent()) for number in kept]
+    await mark_one(first, *marks[-1])  # the bucket itself has not expired
+    for number, mark in marks[:-2]:
+        await mark_one(first, number, mark)
+    assert await client.hlen(bucket_key(0)) == 15, "nothing was to expire yet, so this shows nothing"
+    await mark_one(first, *marks[-2])
+    assert await client.hlen(bucket_key(0)) == 2
+    assert [await entry_of(client, number) is None for number, _ in marks] == [True] * 14 + [False] * 2
+
+
+async def claim_all(claims: Claims, numbers: list[int]) -> None:
+    for number in numbers:
+        await claim_one(claims, number)
+
+
+async def test_a_claim_that_is_reopened_keeps_the_other_marks_of_its_bucket(first: Claims, client: Redis) -> None:
+    for number in (1, 1 + BUCKETS):
+        await claim_one(first, number)
+        await mark_one(first, number, in_doubt(1))
+    await claim_one(first, 1, reopen_revision=1)
+    assert isinstance(await entry_of(client, 1), bytes)
+    assert (await claim_one(first, 1 + BUCKETS)).status is Status.KNOWN
+
+
+async def test_installations_on_one_redis_do_not_meet(client: Redis) -> None:
+    ours = await entered(owner(client, 1))
+    theirs = await entered(owner(client, 9, installation="another"))
+    await claim_one(ours, 1)
+    await mark_one(ours, 1, sent())
+    await claim_one(ours, 2)
+    assert await claim_one(theirs, 1) == Claim(Status.NEW)
+    assert await claim_one(theirs, 2) == Claim(Status.NEW)
+    await ours.check()
+    await theirs.rebuild([(effect_id(3), sent())])
+    assert await claim_one(ours, 3) == Claim(Status.NEW)

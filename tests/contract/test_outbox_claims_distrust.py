@@ -11,21 +11,26 @@ from redis.asyncio import Redis
 
 from deploy.drills.faults.redis import ReplicatedRedis, info, wait_synced, wipe
 from deploy.local.ports import LOOPBACK
+from deploy.local.prerequisites import require_faketime
 from deploy.local.redis.server import LocalRedis
 from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
 from services.outbox.connection import FileCredentials, Way, connect
 from services.outbox.marks import Claim, Mode, Status
+from services.outbox.scripts import CLOCK_JUMP_MS
 from shared.eos.errors import UnsafeSettingsError
 from tests.harness import wait_until
 from tests.redis import (
     TIMEOUT_S,
     TRUST_KEY,
+    bucket_key,
+    claim_key,
     claim_one,
     client_at,
-    effect_key,
     entered,
+    entry_of,
     mark_one,
+    now_ms,
     owner,
     running_redis,
     sent,
@@ -130,7 +135,7 @@ async def test_a_kill_and_a_restart_with_all_data(server: LocalRedis) -> None:
             await claims.check()
         server.start()
         server.wait_ready()
-        assert await client.exists(TRUST_KEY, effect_key(1)) == 2, "no data was kept, so this proves nothing"
+        assert await client.exists(TRUST_KEY, claim_key(1)) == 2, "no data was kept, so this proves nothing"
         await assert_distrusted(claims, "it was restarted")
         await assert_recovers(client)
 
@@ -162,7 +167,9 @@ async def test_a_failover_to_a_lagging_replica(server: ReplicatedRedis, replica:
     replica.promote()
     async with connected(replica) as client:
         assert await client.exists(TRUST_KEY) == 1
-        assert await client.exists(effect_key(1), effect_key(2)) == 0, "it did not lag, so this proves nothing"
+        assert [await entry_of(client, number) for number in (1, 2)] == [None, None], (
+            "it did not lag, so this proves nothing"
+        )
         moved = owner(client, 1)
         moved._incarnation = claims._incarnation
         await assert_distrusted(moved, "failed over to another server")
@@ -181,7 +188,7 @@ async def test_a_failover_and_back(server: ReplicatedRedis, replica: ReplicatedR
         await assert_distrusted(claims, "it is a replica")
         server.promote()
         assert await client.hget(TRUST_KEY, "run_id") == (await client.info("server"))["run_id"].encode()
-        assert await client.exists(effect_key(1)) == 0, "it lost no data, so this proves nothing"
+        assert await entry_of(client, 1) is None, "it lost no data, so this proves nothing"
         await assert_distrusted(claims, "it followed another master")
         await assert_recovers(client)
 
@@ -190,7 +197,7 @@ async def test_a_replica(server: LocalRedis, replica: LocalRedis) -> None:
     async with connected(server) as client, connected(replica) as behind:
         claims = await claimed_first(client)
         await asyncio.to_thread(wait_synced, server, replica)
-        assert await behind.exists(TRUST_KEY, effect_key(1)) == 2
+        assert await behind.exists(TRUST_KEY, claim_key(1)) == 2
         stale = owner(behind, 1)
         stale._incarnation = claims._incarnation
         await assert_distrusted(stale, "it is a replica")
@@ -221,7 +228,7 @@ async def test_a_silent_redis_executes_no_late_claim_when_it_resumes(server: Loc
         server.resume()
         # The claim is still in the socket's buffer, and Redis executes it now, once
         await assert_asked(client, before + 1)
-        assert await client.exists(effect_key(2)) == 0
+        assert await entry_of(client, 2) is None
         successor = owner(client, 2)
         assert await successor.enter() == claims._incarnation, "a pause lost data"
         assert await claim_one(successor, 2) == Claim(Status.NEW)
@@ -297,7 +304,7 @@ async def test_a_full_redis(server: LocalRedis) -> None:
         with pytest.raises(DistrustedError, match="OutOfMemoryError"):
             await claim_one(claims, 2)
         await client.config_set("maxmemory", "0")
-        assert await client.exists(effect_key(2)) == 0
+        assert await entry_of(client, 2) is None
 
 
 async def test_a_refused_password_is_not_in_the_error(server: LocalRedis, tmp_path: Path) -> None:
@@ -313,3 +320,106 @@ async def test_a_refused_password_is_not_in_the_error(server: LocalRedis, tmp_pa
         finally:
             await stranger.aclose()
         assert "the-wrong-one" not in str(caught.value)
+
+
+async def test_a_clock_that_jumps_forward_ends_the_trust(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        # As if Redis' clock had shown a time before, by which it is too far ahead now
+        claims._clock_ahead_ms -= CLOCK_JUMP_MS + 2 * TIMEOUT_S * 1000
+        await assert_distrusted(claims, "its clock jumped")
+        await assert_recovers(client)
+
+
+async def test_a_clock_that_jumps_back_ends_the_trust(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        await client.hset(TRUST_KEY, "seen", now_ms() + CLOCK_JUMP_MS + 5_000)
+        await assert_distrusted(claims, "its clock jumped")
+        await assert_recovers(client)
+
+
+async def test_a_successor_finds_a_clock_that_went_back(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        await claimed_first(client)
+        await client.hset(TRUST_KEY, "seen", now_ms() + CLOCK_JUMP_MS + 5_000)
+        await assert_recovers(client)
+
+
+async def test_each_script_shows_the_next_owner_how_late_it_is(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        await client.hset(TRUST_KEY, "seen", now_ms() - 5_000)
+        before = now_ms()
+        await claims.check()
+        assert int(await client.hget(TRUST_KEY, "seen") or 0) >= before
+
+
+async def test_small_steps_of_the_clock_are_no_jump(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        claims = await claimed_first(client)
+        for step_ms in (CLOCK_JUMP_MS // 2, -CLOCK_JUMP_MS // 2):
+            claims._clock_ahead_ms += step_ms
+            await claims.check()
+
+
+@pytest.mark.parametrize(("off_s", "said"), [(-60, "60 s ahead of this machine's"), (60, "60 s behind this machine's")])
+async def test_a_clock_unlike_this_machines_is_not_entered(
+    server: LocalRedis, monkeypatch: pytest.MonkeyPatch, off_s: int, said: str
+) -> None:
+    async with connected(server) as client:
+        await claimed_first(client)
+        now_s = time.time
+        monkeypatch.setattr(time, "time", lambda: now_s() + off_s)
+        with pytest.raises(DistrustedError, match=said):
+            await owner(client, 2).enter()
+        monkeypatch.undo()
+        # Keys may have expired meanwhile: that the clocks agree again proves nothing
+        await assert_recovers(client)
+
+
+@pytest.mark.parametrize("off_s", [9 * 86_400, -3_600])
+async def test_a_server_whose_clock_is_set(tmp_path: Path, off_s: int) -> None:
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    server = ReplicatedRedis(tmp_path)
+    server.process.env.update(
+        LD_PRELOAD=require_faketime(),
+        FAKETIME_TIMESTAMP_FILE=str(offset),
+        FAKETIME_NO_CACHE="1",
+        FAKETIME_DONT_FAKE_MONOTONIC="1",
+    )
+    server.start()
+    try:
+        await asyncio.to_thread(server.wait_ready)
+        async with connected(server) as client:
+            claims = await claimed_first(client)
+            await claim_one(claims, 3)
+            await mark_one(claims, 3, sent())
+            offset.write_text(f"{off_s:+d}")
+            if off_s > 0:
+                assert await client.exists(bucket_key(3)) == 0, "nothing expired, so this proves nothing"
+            await assert_distrusted(claims, "its clock jumped")
+            offset.write_text("+0")
+            await assert_recovers(client)
+    finally:
+        server.kill()
+
+
+async def test_a_redis_that_keeps_buckets_in_more_memory_is_refused(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        await client.config_set("hash-max-listpack-entries", "64")
+        with pytest.raises(UnsafeSettingsError, match=r"as a hashtable, .*set hash-max-listpack-entries to 128"):
+            await owner(client, 1).enter()
+        await client.config_set("hash-max-listpack-entries", "128")
+        await client.config_set("hash-max-listpack-value", "32")
+        with pytest.raises(UnsafeSettingsError, match="hash-max-listpack-value to 64"):
+            await owner(client, 1).enter()
+        assert await client.dbsize() == 0
+
+
+async def test_a_redis_with_too_little_memory_is_refused(server: LocalRedis) -> None:
+    async with connected(server) as client:
+        await client.config_set("maxmemory", "2mb")
+        with pytest.raises(UnsafeSettingsError, match=r"are \d+ MB, and Redis has 2 MB \(maxmemory\)"):
+            await owner(client, 1, buckets=1000).enter()

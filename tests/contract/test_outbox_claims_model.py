@@ -1,13 +1,14 @@
 """Random histories of claims in a real Redis against a model: takeovers, lost data and operators' decisions.
 
-The model describes the scripts in a few lines. The guarantee is checked separately: an undecided effect whose call may
-have been made is never given as new, unless Redis lost it.
+Two installations share that Redis, with equal ids of effects and producers. The model describes the scripts in a few
+lines. The guarantee is checked separately: an undecided effect whose call may have been made is never given as new,
+unless Redis lost it.
 """
 
 import asyncio
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -26,17 +27,18 @@ from hypothesis.stateful import (
 
 from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.marks import Claim, Mark, Mode, Status, encode_mark
+from services.outbox.keys import Keys
+from services.outbox.marks import Claim, Mark, Mode, Status
 from shared.eos.errors import FencedError
 from shared.events.effects import EffectState
 from tests.redis import (
     LEASE_MS,
+    PARTITION,
     PRODUCER_ID,
-    TRUST_KEY,
     claim_one,
     client_at,
     effect_id,
-    effect_key,
+    entry_of,
     mark_one,
     owner,
     running_redis,
@@ -48,6 +50,9 @@ PATIENT_S = 20.0  # late requests are refused, which the model does not cover
 NUMBERS_MAX = 3
 NUMBERS = st.integers(0, NUMBERS_MAX)
 STATES = st.sampled_from([state.value for state in EffectState])
+INSTALLATIONS = ("one", "another")
+SITES = st.sampled_from(INSTALLATIONS)
+BUCKETS = st.sampled_from([1, 3])  # all marks in one bucket, or not
 GIVEN = {Status.NEW, Status.RETAKEN, Status.REOPENED}
 
 
@@ -100,8 +105,30 @@ def rebuilt(entry: Entry, mark: Mark) -> Entry:
     return entry if entry is not None and entry.revision > mark.revision else mark
 
 
+@dataclass
+class Site:
+    """An installation: the owners of its partition, one after the other, and what Redis and Kafka hold."""
+
+    installation: str
+    redis: dict[int, Entry] = field(default_factory=dict)
+    kafka: dict[int, Mark] = field(default_factory=dict)
+    undecided: set[int] = field(default_factory=set)  # begun, and neither marked nor released since
+    trusted: bool = False
+    owners: list[Claims] = field(default_factory=list)
+    leased: bool = True
+    buckets: int = 1
+
+    @property
+    def epoch(self) -> int:
+        return len(self.owners)
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.installation, PARTITION, self.buckets)
+
+
 class ClaimsMachine(RuleBasedStateMachine):
-    """Owners of one partition, one after the other, and what Redis and Kafka hold."""
+    """Two installations on one Redis."""
 
     server: LocalRedis
 
@@ -109,12 +136,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.client = client_at(self.server.url, PATIENT_S)
-        self.redis: dict[int, Entry] = {}
-        self.kafka: dict[int, Mark] = {}
-        self.undecided: set[int] = set()  # begun, and neither marked nor released since
-        self.trusted = False
-        self.owners: list[Claims] = []
-        self.leased = True
+        self.sites = {name: Site(name) for name in INSTALLATIONS}
 
     def run(self, asked: Awaitable[T]) -> T:
         async def answered() -> T:
@@ -122,82 +144,98 @@ class ClaimsMachine(RuleBasedStateMachine):
 
         return self.runner.run(answered())
 
-    @property
-    def epoch(self) -> int:
-        return len(self.owners)
-
     @initialize(leased=st.booleans())
     def begin(self, leased: bool) -> None:
         self.run(self.client.flushall())
-        self.takeover(leased)
+        for name in INSTALLATIONS:
+            self.takeover(name, leased, 1)
 
     @invariant()
     def redis_is_as_the_model_says(self) -> None:
-        for number in range(NUMBERS_MAX + 1):
-            value = self.run(self.client.get(effect_key(number)))
-            entry = self.redis.get(number)
-            if isinstance(entry, Held):
-                assert isinstance(value, bytes)
-                kind, token, _, base, resends, _ = value.decode().split("|")
-                assert (kind, token) == ("b" if entry.begun else "c", f"{PRODUCER_ID}.{entry.epoch}")
-                assert (int(base), int(resends)) == (entry.base, entry.resends)
-            else:
-                assert value == (None if entry is None else encode_mark(entry))
+        for site in self.sites.values():
+            for number in range(NUMBERS_MAX + 1):
+                value = self.run(entry_of(self.client, number, site.keys))
+                entry = site.redis.get(number)
+                if isinstance(entry, Held):
+                    assert isinstance(value, bytes)
+                    kind, token, _, base, resends, _ = value.decode().split("|")
+                    assert (kind, token) == ("b" if entry.begun else "c", f"{PRODUCER_ID}.{entry.epoch}")
+                    assert (int(base), int(resends)) == (entry.base, entry.resends)
+                else:
+                    assert value == entry
 
-    @rule(leased=st.booleans())
-    def takeover(self, leased: bool) -> None:
-        self.leased = leased
-        successor = owner(self.client, self.epoch + 1, lease_ms=LEASE_MS if leased else 0, timeout_s=PATIENT_S)
-        self.owners.append(successor)
-        assert (self.run(successor.enter()) is not None) == self.trusted
-        if not self.trusted:
-            self.run(successor.rebuild((effect_id(number), mark) for number, mark in self.kafka.items()))
-            for number, mark in self.kafka.items():
-                self.redis[number] = rebuilt(self.redis.get(number), mark)
-                if self.redis[number] == mark:
-                    self.undecided.discard(number)
-            self.trusted = True
+    @rule(name=SITES, leased=st.booleans(), buckets=BUCKETS)
+    def takeover(self, name: str, leased: bool, buckets: int) -> None:
+        site = self.sites[name]
+        outdated = site.trusted and buckets != site.buckets
+        site.leased, site.buckets = leased, buckets
+        successor = owner(
+            self.client,
+            site.epoch + 1,
+            installation=name,
+            buckets=buckets,
+            lease_ms=LEASE_MS if leased else 0,
+            timeout_s=PATIENT_S,
+        )
+        site.owners.append(successor)
+        assert (self.run(successor.enter()) is not None) == site.trusted
+        assert successor.outdated == outdated
+        if outdated or not site.trusted:
+            self.run(successor.rebuild((effect_id(number), mark) for number, mark in site.kafka.items()))
+            for number, mark in site.kafka.items():
+                site.redis[number] = rebuilt(site.redis.get(number), mark)
+                if site.redis[number] == mark:
+                    site.undecided.discard(number)
+            site.trusted = True
 
-    @precondition(lambda self: self.trusted)
+    @precondition(lambda self: self.any_trusted)
     @rule(
+        name=SITES,
         number=NUMBERS,
         mode=st.sampled_from(Mode),
         reopen=st.integers(0, 2),
         again=st.booleans(),
         begin=st.booleans(),
     )
-    def claim(self, number: int, mode: Mode, reopen: int, again: bool, begin: bool) -> None:
-        answer, entry = expected(self.redis.get(number), self.epoch, mode, reopen, self.leased, again, begin)
-        got = self.run(claim_one(self.owners[-1], number, mode, reopen, again=again, begin=begin))
+    def claim(self, name: str, number: int, mode: Mode, reopen: int, again: bool, begin: bool) -> None:
+        site = self.sites[name]
+        if not site.trusted:
+            return
+        answer, entry = expected(site.redis.get(number), site.epoch, mode, reopen, site.leased, again, begin)
+        got = self.run(claim_one(site.owners[-1], number, mode, reopen, again=again, begin=begin))
         if got.status is Status.HELD:
             assert 0 < got.lease_left_ms <= LEASE_MS
             got = got._replace(lease_left_ms=LEASE_MS)
         assert got == answer
-        assert not (got.status is Status.NEW and number in self.undecided), "an undecided call is given as new"
-        self.redis[number] = entry
+        assert not (got.status is Status.NEW and number in site.undecided), "an undecided call is given as new"
+        site.redis[number] = entry
         if got.status in GIVEN and isinstance(entry, Held) and entry.begun:
-            self.undecided.add(number)
+            site.undecided.add(number)
 
-    @precondition(lambda self: self.trusted)
-    @rule(number=NUMBERS, state=STATES, release=st.booleans(), committed=st.booleans())
-    def mark(self, number: int, state: str, release: bool, committed: bool) -> None:
-        entry = self.redis.get(number)
+    @precondition(lambda self: self.any_trusted)
+    @rule(name=SITES, number=NUMBERS, state=STATES, release=st.booleans(), committed=st.booleans())
+    def mark(self, name: str, number: int, state: str, release: bool, committed: bool) -> None:
+        site = self.sites[name]
+        if not site.trusted:
+            return
+        entry = site.redis.get(number)
         revision = entry.base + 1 if isinstance(entry, Held) else 1
         mark = None if release else sent(revision)._replace(state=state)
-        if not isinstance(entry, Held) or entry.epoch != self.epoch:
+        if not isinstance(entry, Held) or entry.epoch != site.epoch:
             with pytest.raises(DistrustedError, match="a claim is gone"):
-                self.run(mark_one(self.owners[-1], number, mark))
+                self.run(mark_one(site.owners[-1], number, mark))
             return
-        self.run(mark_one(self.owners[-1], number, mark))
-        self.redis[number] = mark
-        self.undecided.discard(number)
+        self.run(mark_one(site.owners[-1], number, mark))
+        site.redis[number] = mark
+        site.undecided.discard(number)
         if mark is not None and committed:
-            self.kafka[number] = mark
+            site.kafka[number] = mark
 
-    @precondition(lambda self: self.epoch > 1 and self.trusted)
+    @precondition(lambda self: any(site.trusted and site.epoch > 1 for site in self.sites.values()))
     @rule(number=NUMBERS, mode=st.sampled_from(Mode), data=st.data())
     def zombie(self, number: int, mode: Mode, data: st.DataObject) -> None:
-        before = data.draw(st.sampled_from(self.owners[:-1]))
+        site = data.draw(st.sampled_from([site for site in self.sites.values() if site.trusted and site.epoch > 1]))
+        before = data.draw(st.sampled_from(site.owners[:-1]))
         for asked in (claim_one(before, number, mode), mark_one(before, number, sent(9)), before.enter()):
             with pytest.raises(FencedError):
                 self.run(asked)
@@ -208,24 +246,33 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.run(self.lose_run_id())
         else:
             self.run(self.client.flushall())
-            self.redis.clear()
-            self.undecided.clear()
-        self.trusted = False
-        for asked in (claim_one(self.owners[-1], 0), mark_one(self.owners[-1], 0, None), self.owners[-1].check()):
-            with pytest.raises(DistrustedError):
-                self.run(asked)
+        for site in self.sites.values():
+            if not data_kept:
+                site.redis.clear()
+                site.undecided.clear()
+            site.trusted = False
+            last = site.owners[-1]
+            for asked in (claim_one(last, 0), mark_one(last, 0, None), last.check()):
+                with pytest.raises(DistrustedError):
+                    self.run(asked)
 
-    @precondition(lambda self: not self.trusted)
-    @rule(number=NUMBERS, state=STATES)
-    def settle(self, number: int, state: str) -> None:
+    @precondition(lambda self: not all(site.trusted for site in self.sites.values()))
+    @rule(name=SITES, number=NUMBERS, state=STATES)
+    def settle(self, name: str, number: int, state: str) -> None:
         """Commit the outcome of a call although the owner distrusts Redis."""
-        entry = self.redis.get(number)
-        if isinstance(entry, Held) and entry.epoch == self.epoch:
-            self.kafka[number] = sent(entry.base + 1)._replace(state=state)
+        site = self.sites[name]
+        entry = site.redis.get(number)
+        if not site.trusted and isinstance(entry, Held) and entry.epoch == site.epoch:
+            site.kafka[number] = sent(entry.base + 1)._replace(state=state)
+
+    @property
+    def any_trusted(self) -> bool:
+        return any(site.trusted for site in self.sites.values())
 
     async def lose_run_id(self) -> None:
-        if await self.client.exists(TRUST_KEY):
-            await self.client.hset(TRUST_KEY, "run_id", "0" * 40)
+        for site in self.sites.values():
+            if await self.client.exists(site.keys.trust):
+                await self.client.hset(site.keys.trust, "run_id", "0" * 40)
 
     def teardown(self) -> None:
         self.run(self.client.aclose())

@@ -274,7 +274,16 @@ PROPERTIES: Final[tuple[Property, ...]] = (
     Property("file", _file, seeds.FILES),
     Property("pkdd99", _pkdd99, tuple(seeds.LINES.splitlines())),
     Property("keys", _keys, (seeds.KEY_FILE,)),
-    Property("mark", _mark, (b"s|1|2|3|0", b"s|11|0|-2|3", b"f|1|2|3|0|reason|detail", b'{"effect_id":"00"}')),
+    Property(
+        "mark",
+        _mark,
+        (
+            b"s\x01\x8b\xcf\xe5\x68\x00\x01\x01\x00",
+            b"f\0\0\0\0\0\5\xac\x02\x02\x01",
+            b"s|1|2|3|0",
+            b'{"effect_id":"00"}',
+        ),
+    ),
     Property("query", _query, (b"3", b"MS4yLjM", b"")),
 )
 """Every decoder of input from outside a process."""

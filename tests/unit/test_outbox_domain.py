@@ -38,7 +38,7 @@ DEADLINE_MS = 600_000
 HOLD = Policy(1000, 60_000, DEADLINE_MS, frozenset())
 RESEND = replace(HOLD, resent_kinds=frozenset({"receipt"}))
 POLICIES = {"hold": HOLD, "resend": RESEND}
-DOUBT = Mark(EffectState.IN_DOUBT, 5, 3, 1, 2, "", "the answer was lost")
+DOUBT = Mark(EffectState.IN_DOUBT, 5, 3, 1, 2)
 
 AFTER_CLAIM = """
 status    keys  policy  action   doubtful  decision

@@ -1,16 +1,30 @@
 """The outbox's settings: an unsafe one is refused with its variable and what to change."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.local.redis.server import redis_config
 from services.outbox.domain import Policy
-from services.outbox.limits import MARGIN_MS, longest_replay_ms, memory_ms, policy_of, resent_kinds
+from services.outbox.limits import (
+    BYTES_PER_EFFECT,
+    EFFECTS_PER_BUCKET,
+    MARGIN_MS,
+    Capacity,
+    longest_replay_ms,
+    memory_ms,
+    policy_of,
+    raise_if_too_small,
+    resent_kinds,
+)
 from shared.eos.errors import UnsafeSettingsError
 from shared.events.catalogue import BY_NAME, EFFECTS_REQUESTS
 from shared.events.effects import EffectKind
-from shared.settings import OutboxSettings
+from shared.settings import InstallationSettings, OutboxSettings
+from tests.harness import ROOT
 
 HOUR_MS = 3_600_000
 SETTINGS = OutboxSettings(bootstrap_servers="127.0.0.1:9092", redis_url="redis://127.0.0.1:6379/0")
@@ -39,6 +53,7 @@ def test_a_policy_is_in_milliseconds() -> None:
         ({"call_timeout_s": 0.0}, "ONCE_OUTBOX_CALL_TIMEOUT_S is 0: set it above 0"),
         ({"redis_timeout_s": 0.0}, "ONCE_REDIS_TIMEOUT_S is 0: set it above 0"),
         ({"batch_max": 0}, "ONCE_OUTBOX_BATCH_MAX is 0: set it above 0"),
+        ({"rate_per_s": 0.0}, "ONCE_OUTBOX_RATE is 0: set it above 0"),
         ({"calls_max": -1}, "ONCE_OUTBOX_CALLS_MAX is -1: set it above 0"),
         ({"waiting_max": 0}, "ONCE_OUTBOX_WAITING_MAX is 0: set it above 0"),
         ({"retry_first_s": 0.0}, "ONCE_OUTBOX_RETRY_FIRST_S is 0: set it above 0"),
@@ -124,3 +139,49 @@ def test_a_memory_shorter_than_the_longest_replay_is_refused(retention_h: float)
     message = rf"ONCE_OUTBOX_RETENTION_H is {retention_h:g}, and effects\.requests can be replayed for 48 h"
     with pytest.raises(UnsafeSettingsError, match=message):
         memory_ms(with_(retention_h=retention_h), 48 * HOUR_MS)
+
+
+def test_effects_and_buckets_follow_from_rate_and_retention() -> None:
+    capacity = Capacity(10.0, HOUR_MS, 6)
+    assert capacity.effects == 36_000
+    assert capacity.buckets == 36_000 / 6 / EFFECTS_PER_BUCKET
+    assert Capacity(0.001, 1000, 6).buckets == 1
+
+
+def test_the_defaults_fit_into_the_redis_that_is_shipped() -> None:
+    config = BY_NAME[EFFECTS_REQUESTS].settings()
+    longest_ms = longest_replay_ms(int(config["retention.ms"]), int(config["segment.ms"]))
+    capacity = Capacity(SETTINGS.rate_per_s, memory_ms(SETTINGS, longest_ms), InstallationSettings.partitions)
+    shipped = (ROOT / "deploy" / "compose" / "files" / "redis.conf").read_text(), redis_config(1, Path("data"))
+    for text in shipped:
+        [megabytes] = re.findall(r"^maxmemory (\d+)mb$", text, re.MULTILINE)
+        raise_if_too_small(capacity, int(megabytes) << 20, 1)
+
+
+NEEDED = 36_000 * BYTES_PER_EFFECT
+
+
+@pytest.mark.parametrize(("limit", "machine"), [(NEEDED, 1), (0, NEEDED)])
+def test_a_plan_that_fits_is_accepted(limit: int, machine: int) -> None:
+    raise_if_too_small(Capacity(10.0, HOUR_MS, 6), limit, machine)
+
+
+@pytest.mark.parametrize(
+    ("limit", "machine", "has"),
+    [(NEEDED // 2, 10**12, r"1 MB \(maxmemory\)"), (0, NEEDED // 2, r"1 MB \(its whole machine\)")],
+)
+def test_a_plan_that_does_not_fit_is_refused_with_the_figures(limit: int, machine: int, has: str) -> None:
+    needs = r"ONCE_OUTBOX_RATE is 10: 36000 effects in 1 h, of 60 bytes each, are 2 MB"
+    with pytest.raises(UnsafeSettingsError, match=f"{needs}, and Redis has {has}; .* lower the rate to 5, "):
+        raise_if_too_small(Capacity(10.0, HOUR_MS, 6), limit, machine)
+
+
+def test_the_table_of_the_readme_follows_from_the_bytes_of_an_effect() -> None:
+    text = (ROOT / "services" / "outbox" / "README.md").read_text()
+    rows = re.findall(r"\| (\d+) h \| ([\d,]+) \| ([\d.]+)/s \|", text)
+    assert len(rows) == 3
+    for hours, a_day, rate in rows:
+        effects = 1_000_000_000 / BYTES_PER_EFFECT
+        assert int(a_day.replace(",", "")) == int(effects / int(hours) * 24)
+        assert float(rate) == round(effects / int(hours) / 3600, 1)
+        raise_if_too_small(Capacity(float(rate) * 0.99, int(hours) * HOUR_MS, 6), 1_000_000_000, 1)
