@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, not_called
 from services.outbox.marks import Status
-from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Sink
+from services.outbox.outcomes import Delivered, Outcome, Refused, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectRequest, channel_of
 from shared.telemetry import catalogue
@@ -203,8 +203,7 @@ class Calls:
         if isinstance(outcome, Delivered | Refused):
             self._circuits.succeeded(circuit)
         else:
-            retry_after_s = outcome.retry_after_s if isinstance(outcome, Retriable) else None
-            self._circuits.failed(circuit, time.monotonic(), retry_after_s)
+            self._circuits.failed(circuit, time.monotonic(), outcome.retry_after_s)
 
     def _decide(self, item: Claimed, outcome: Outcome) -> Done | Later:
         return after_call(item.call.job, outcome, self._policy, now_ms(), self._chance.random())

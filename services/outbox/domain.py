@@ -8,7 +8,7 @@ or sent again and counted.
 from dataclasses import dataclass, replace
 
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, result_of
-from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
+from services.outbox.outcomes import Delivered, Outcome, Refused, Unknown
 from shared.events.effects import (
     ANSWER_MAX_CHARS,
     ATTEMPTS_KEPT,
@@ -23,6 +23,7 @@ from shared.events.effects import (
 
 LEASE_MARGIN_MS = 100  # Redis' clock tells when a lease ends, this process' clock when to ask again
 DETAIL_MAX_CHARS = 200
+EARLIER_CALL = "an earlier call may have been taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,27 +230,31 @@ def with_attempt(job: Job, at_ms: int, took_ms: int, outcome: Outcome) -> Job:
 
 
 def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: float) -> Done | Later:
-    """Decide what an outcome means for the job that `Call` had; `chance`, from 0 to 1, is for the jitter."""
+    """Decide what an outcome means for the job that `Call` had; `chance`, from 0 to 1, is for the jitter.
+
+    An effect fails only if none of its calls can have been accepted. A refusal settles no earlier call: a destination
+    that refuses a key now, because an endpoint was removed or a limit reached, may have accepted it before.
+    """
     if isinstance(outcome, Delivered):
         return Done(job, _result(job, EffectState.SENT, now_ms, detail=outcome.detail))
     refused, unknown = isinstance(outcome, Refused), isinstance(outcome, Unknown)
     held = unknown and not job.takes_keys and job.request.kind not in policy.resent_kinds
+    taken_before = job.doubtful or job.resends > 0
     if refused or held or job.expired(policy, now_ms):
-        # A destination that knows keys knows what it accepted; of any other only this call is known
-        taken_before = (job.doubtful or job.resends > 0) and not (refused and job.takes_keys)
         if unknown or taken_before:
-            return Done(job, _result(job, EffectState.IN_DOUBT, now_ms, detail=outcome.detail))
+            detail = outcome.detail if unknown else f"{EARLIER_CALL}; the last one: {outcome.detail}"
+            return Done(job, _result(job, EffectState.IN_DOUBT, now_ms, detail=detail))
         failure = EffectFailure.REFUSED if refused else EffectFailure.RETRIES_EXHAUSTED
         return Done(job, _result(job, EffectState.FAILED, now_ms, failure, outcome.detail))
     pause_ms = backoff_ms(policy, job.attempts, chance)
-    if isinstance(outcome, Retriable) and outcome.retry_after_s is not None:
+    if not isinstance(outcome, Refused) and outcome.retry_after_s is not None:
         pause_ms = max(pause_ms, int(outcome.retry_after_s * 1000))
-    # While a call may have been accepted the claim stays, and Kafka knows too: the next try must see it. If it was an
-    # earlier one, and not this one, the next one is counted in its place
+    # While a call may have been accepted the claim stays: if the transaction aborts, or this owner dies before it, the
+    # next try sees the doubt in Redis. If an earlier call was it, and not this one, the next is counted in its place
     doubtful = job.doubtful or unknown
     uncounted = doubtful and not unknown and not job.takes_keys
     again = replace(job, doubtful=doubtful, resends=job.resends - uncounted)
-    return Later(again, now_ms + pause_ms, release=job.takes_keys or not doubtful, detail=outcome.detail)
+    return Later(again, now_ms + pause_ms, release=not doubtful, detail=outcome.detail)
 
 
 def not_called(job: Job, call: Call, status: Status, not_before_ms: int, why: str) -> Later:

@@ -1,6 +1,7 @@
 """Outcomes of a call to the outside, what a sink is, and what an HTTP answer to a webhook means. Pure.
 
-An effect may be tried again only if its last call was certainly not accepted.
+Invariant: Retriable and Refused mean that this call certainly made no effect. Every other call without an acceptance is
+Unknown, and its effect never ends as failed.
 """
 
 from dataclasses import dataclass
@@ -36,9 +37,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The call may have been accepted: its answer was lost or did not come in time."""
+    """The call may have been accepted: its answer was lost, did not come in time, or does not say."""
 
     detail: str
+    retry_after_s: float | None = None  # as in Retriable
 
 
 Outcome = Delivered | Retriable | Refused | Unknown
@@ -71,13 +73,20 @@ class Sink(Protocol):
 RETRY_AFTER_MAX_S = 3600.0  # a destination may not ask for more: retries must fit into their deadline
 DETAIL_MAX_CHARS = 200
 
-# Timed out, the same key still under way, too early, too many: RFC 9110, RFC 8470, RFC 6585
-_RETRIABLE = frozenset({408, 409, 425, 429})
+_NOT_PROCESSED = frozenset({425, 429})
+_SAYS_NOTHING = frozenset({408, 409})
 _DELAY_DIGITS_MAX = 9
 
 
 def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s: float) -> Outcome:
-    """Judge an answer; it is never Unknown. A call without an answer is judged where it failed.
+    """Judge an answer. A call without an answer is judged where it failed.
+
+    - 425 (RFC 8470) and 429 (RFC 6585) say that the request was not processed: Retriable.
+    - 3xx and other 4xx refuse it: Refused.
+    - 408 is Unknown. By RFC 9110 no complete request arrived, but proxies give it when a server is slow.
+    - 409 is Unknown. A receiver of keys answers so while a call with the same key is under way, which may succeed.
+    - 5xx is Unknown. A server may fail after it has stored the effect. A proxy gives 502 and 504, and some give 503,
+      when it lost its connection to a server that has the request. So RFC 9110's definition of 503 is no evidence.
 
     Args:
         retry_after: the header, as received.
@@ -90,8 +99,11 @@ def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s:
     said = printable(body.decode("utf-8", "replace"))
     if said:
         detail = f"{detail}: {said}"
-    if status in _RETRIABLE or status >= 500:
-        return Retriable(detail, parse_retry_after(retry_after, now_s))
+    pause_s = parse_retry_after(retry_after, now_s)
+    if status in _NOT_PROCESSED:
+        return Retriable(detail, pause_s)
+    if status in _SAYS_NOTHING or status >= 500:
+        return Unknown(detail, pause_s)
     if 300 <= status < 400:
         return Refused(f"{detail} (redirects are not followed: subscribe the new URL)")
     return Refused(detail)

@@ -285,8 +285,7 @@ def history(kinds: frozenset[str], given_steps: list[Step], *, takes_keys: bool)
     for step in given_steps:
         found.take(step)
     result = found.finish()
-    # A destination that takes keys may refuse a call that it took before
-    if result.reason == EffectFailure.RETRIES_EXHAUSTED or (result.reason == EffectFailure.REFUSED and not takes_keys):
+    if result.reason in {EffectFailure.RETRIES_EXHAUSTED, EffectFailure.REFUSED}:
         assert not found.taken, "reported as not sent, but may have been"
     return found, result
 

@@ -125,7 +125,7 @@ class WebhookRig:
         self.receiver.fail(
             {
                 Trouble.REFUSE: Faults(Mode.STATUS, status=410),
-                Trouble.PUT_OFF: Faults(Mode.STATUS, status=503),
+                Trouble.PUT_OFF: Faults(Mode.STATUS, status=429),
                 Trouble.LOSE_ANSWER: Faults(Mode.LOST_ANSWER),
                 Trouble.ANSWER_LATE: Faults(Mode.SLOW, delay_s=self._timeout_s + 0.3),
             }[trouble]

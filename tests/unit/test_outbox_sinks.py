@@ -21,6 +21,7 @@ from services.outbox.outcomes import (
     Delivered,
     Refused,
     Retriable,
+    Unknown,
     judge,
     parse_retry_after,
     printable,
@@ -201,9 +202,11 @@ def test_every_status_has_an_outcome() -> None:
     delivered = {status for status, outcome in outcomes.items() if outcome == Delivered(f"{status} Reason")}
     retriable = {status for status, outcome in outcomes.items() if outcome == Retriable(f"{status} Reason: words", 3.0)}
     refused = {status: outcome.detail for status, outcome in outcomes.items() if isinstance(outcome, Refused)}
+    unknown = {status for status, outcome in outcomes.items() if outcome == Unknown(f"{status} Reason: words", 3.0)}
     assert delivered == set(range(200, 300))
-    assert retriable == {408, 409, 425, 429, *range(500, 600)}
-    assert refused.keys() == set(range(300, 500)) - retriable
+    assert retriable == {425, 429}
+    assert unknown == {408, 409, *range(500, 600)}
+    assert refused.keys() == set(range(300, 500)) - retriable - unknown
     assert all(detail.startswith(f"{status} Reason: words") for status, detail in refused.items())
     redirects = {status for status, detail in refused.items() if "redirects are not followed" in detail}
     assert redirects == set(range(300, 400))

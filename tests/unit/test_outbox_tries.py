@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.outbox.domain import DETAIL_MAX_CHARS, Done, Job, Later, after_call, backoff_ms, with_attempt
+from services.outbox.domain import (
+    DETAIL_MAX_CHARS,
+    EARLIER_CALL,
+    Done,
+    Job,
+    Later,
+    after_call,
+    backoff_ms,
+    with_attempt,
+)
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
 from shared.events.effects import ANSWER_MAX_CHARS, ATTEMPTS_KEPT, Attempt, EffectState
 from tests.unit.test_outbox_domain import DEADLINE_MS, HOLD, NOW_MS, POLICIES, job, shown
@@ -29,18 +38,15 @@ OUTCOMES: dict[str, Outcome] = {
 AFTER_CALL = """
 outcome    keys  policy  before  over  decision
 delivered  *     *       *       *     sent
-refused    yes   *       *       *     refused
-refused    no    *       no      *     refused
-refused    no    *       yes     *     in_doubt
+refused    *     *       no      *     refused
+refused    *     *       yes     *     in_doubt
 lost       no    hold    *       *     in_doubt
 lost       *     *       *       yes   in_doubt
-lost       yes   *       *       no    release
-lost       no    resend  *       no    keep
+lost       *     *       *       no    keep
 retriable  *     *       no      yes   retries_exhausted
 retriable  *     *       yes     yes   in_doubt
-retriable  yes   *       *       no    release
-retriable  no    *       no      no    release
-retriable  no    *       yes     no    keep
+retriable  *     *       no      no    release
+retriable  *     *       yes     no    keep
 """
 """`before`: an earlier call may have been accepted. `over`: the deadline has passed. The first matching row applies."""
 
@@ -88,9 +94,10 @@ def test_an_effect_is_given_up_at_its_deadline_and_not_before() -> None:
     ("retry_after_s", "pause_ms"), [(None, 1000), (0, 1000), (0.5, 1000), (2.5, 2500), (90, 90_000)]
 )
 def test_an_effect_waits_as_long_as_its_destination_asks(retry_after_s: float | None, pause_ms: int) -> None:
-    later = after_call(called(), Retriable("busy", retry_after_s), HOLD, NOW_MS, 0.0)
-    assert isinstance(later, Later)
-    assert later.not_before_ms == NOW_MS + pause_ms
+    for outcome in (Retriable("busy", retry_after_s), Unknown("busy", retry_after_s)):
+        later = after_call(called(takes_keys=True), outcome, HOLD, NOW_MS, 0.0)
+        assert isinstance(later, Later)
+        assert later.not_before_ms == NOW_MS + pause_ms
 
 
 @given(st.integers(1, 2000), st.integers(1, 100_000), st.integers(1, 10**6), st.floats(0, 1))
@@ -102,6 +109,12 @@ def test_a_pause_grows_up_to_its_maximum(attempts: int, first_ms: int, more_ms: 
     assert backoff_ms(policy, attempts + 1, 0.0) == min(2 * whole_ms, first_ms + more_ms)
     assert backoff_ms(policy, 1, 0.0) == first_ms
     assert backoff_ms(policy, attempts, 1.0) == whole_ms // 2
+
+
+def test_a_doubt_says_that_the_last_answer_did_not_cause_it() -> None:
+    done = after_call(called(takes_keys=True, doubtful=True), Refused("410 Gone"), HOLD, NOW_MS, 0.0)
+    assert isinstance(done, Done)
+    assert (done.result.state, done.result.detail) == (EffectState.IN_DOUBT, f"{EARLIER_CALL}; the last one: 410 Gone")
 
 
 def test_the_text_of_a_destination_is_truncated() -> None:

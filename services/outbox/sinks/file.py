@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
 from services.outbox.sinks.webhook import encode_body
 from shared.events.codec import decoder
 from shared.events.effects import Channel, EffectRequest, channel_of
@@ -31,6 +31,10 @@ class _Line(msgspec.Struct):
 
 
 _decode = decoder(_Line)
+
+
+class TornLineError(OSError):
+    """A part of a line was written, and could not be removed: the next append may end it as a whole line."""
 
 
 class LogFile:
@@ -49,6 +53,7 @@ class LogFile:
 
         Raises:
             TimeoutError: another process held the lock for `timeout_s` seconds.
+            TornLineError: a part of the line is left in the file.
             OSError: the file cannot be opened, or the disk is full. Nothing of the line is left in it.
         """
         loop = asyncio.get_running_loop()
@@ -115,9 +120,12 @@ class LogFile:
         return len(chunk) == _READ_BYTES
 
     def _write(self, data: bytes) -> None:
-        """Write all of it or nothing."""
+        """Write all of it or nothing; raise TornLineError if neither can be had."""
         if os.write(self._fd, data) < len(data):
-            os.ftruncate(self._fd, self._offset)
+            try:
+                os.ftruncate(self._fd, self._offset)
+            except OSError as error:
+                raise TornLineError(error.errno, error.strerror) from error
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._take(data)
 
@@ -168,10 +176,8 @@ class FileSink:
             file = self._files[name] = LogFile(self._directory / f"{name}.jsonl")
         try:
             appended = await file.append(request.effect_id, encode_body(request) + b"\n", self._timeout_s)
-        except TimeoutError:
-            return Retriable(f"{file.path.name} is locked by another process")
         except OSError as error:
-            return Retriable(f"{file.path.name}: {error.strerror or type(error).__name__}")
+            return _failure(file.path.name, error)
         return Delivered("" if appended else "it was there already")
 
     async def __aenter__(self) -> Self:
@@ -183,3 +189,11 @@ class FileSink:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def _failure(name: str, error: OSError) -> Outcome:
+    if isinstance(error, TimeoutError):
+        return Retriable(f"{name} is locked by another process")
+    if isinstance(error, TornLineError):
+        return Unknown(f"{name}: {error.strerror}, and a part of the line is left in it")
+    return Retriable(f"{name}: {error.strerror or type(error).__name__}")
