@@ -223,6 +223,7 @@ class _Found:
         shown = None if request is None else msgspec.structs.asdict(request)
         if shown is not None:
             del shown["effect_id"]
+            shown |= shown.pop("more", {})  # fields of a later version
         return {**fields, "tried": self._tried(), "request": shown}
 
     def _tried(self) -> list[_Row]:

@@ -31,14 +31,15 @@ def decoder(kind: Any) -> Callable[[bytes], Any]:
     return checked
 
 
-_decode_fields = decoder(dict[str, msgspec.Raw])
+decode_fields = decoder(dict[str, msgspec.Raw])
+"""Decodes the fields of an object without their values, by name and in their order."""
 Extra = Mapping[str, msgspec.Raw]  # fields of a record that this version does not know, by name
 NO_EXTRA: Extra = {}
 
 
 def split(value: bytes, known: Collection[str]) -> tuple[bytes, Extra]:
     """Separate an event's known fields from the others."""
-    fields = _decode_fields(value)
+    fields = decode_fields(value)
     extra = {name: raw for name, raw in fields.items() if name not in known}
     return msgspec.json.encode({name: raw for name, raw in fields.items() if name in known}), extra
 

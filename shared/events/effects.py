@@ -2,17 +2,21 @@
 
 A request is an intent, written in the ledger's own transaction; nothing has been sent yet. Its effect_id is derived
 from the origin of the payment, so a replay asks for the same effect again and not for another one.
+
+Invariant: a request keeps the fields of a later version wherever it is passed on: in a result, while it waits, in a
+decision, as a dead letter.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import asdict, astuple
 
-from shared.events.codec import decoder
+from shared.events.codec import NO_EXTRA, Extra, decode_fields, decoder, with_extra
 
 EFFECT_ID_BYTES = 16
 EVERY_ACCOUNT = "*"
@@ -77,6 +81,12 @@ class EffectRequest(msgspec.Struct, frozen=True, tag="effect", tag_field="type",
     ordered: bool = False  # wait until every earlier effect of this account for this destination is done
 
 
+class LaterRequest(EffectRequest, frozen=True, tag="effect", tag_field="type", omit_defaults=True):
+    """A request by a later version, with fields that this version does not know."""
+
+    more: Extra = NO_EXTRA
+
+
 class ResolutionAction(StrEnum):
     """An operator's decision on an effect that is in doubt or has failed."""
 
@@ -96,9 +106,23 @@ class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type"
 
 RequestRecord = EffectRequest | Resolution
 
-encode_request = msgspec.json.Encoder().encode
-decode_request: Callable[[bytes], RequestRecord] = decoder(RequestRecord)
-"""Decodes a record of effects.requests."""
+_encode = msgspec.json.Encoder().encode
+_decode_request = decoder(RequestRecord)
+
+
+def encode_request(record: RequestRecord) -> bytes:
+    """Encode a record of effects.requests, or a dead letter."""
+    if isinstance(record, Resolution):
+        return _encode_holder(record)
+    return _encode_later(record) if isinstance(record, LaterRequest) else _encode(record)
+
+
+def decode_request(value: bytes) -> RequestRecord:
+    """Decode a record of effects.requests, or a dead letter; raises msgspec.DecodeError."""
+    record: RequestRecord = _decode_request(value)
+    if isinstance(record, Resolution):
+        return _kept(record, value)
+    return record if _encode(record) == value else _later(record, value)
 
 
 ATTEMPTS_KEPT = 10
@@ -134,8 +158,17 @@ class EffectResult(msgspec.Struct, frozen=True, omit_defaults=True):
     tried: tuple[Attempt, ...] = ()
 
 
-encode_result = msgspec.json.Encoder().encode
-decode_result = decoder(EffectResult)
+_decode_result = decoder(EffectResult)
+
+
+def encode_result(result: EffectResult) -> bytes:
+    """Encode a record of effects.results."""
+    return _encode_holder(result)
+
+
+def decode_result(value: bytes) -> EffectResult:
+    """Decode a record of effects.results; raises msgspec.DecodeError."""
+    return _kept(_decode_result(value), value)
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -182,8 +215,49 @@ encode_trust = msgspec.json.Encoder().encode
 decode_trust = decoder(Trust)
 
 WAITING_PREFIX = b"waiting/"
-encode_waiting = msgspec.json.Encoder().encode
-decode_waiting = decoder(Waiting)
+_decode_waiting = decoder(Waiting)
+
+
+def encode_waiting(waiting: Waiting) -> bytes:
+    """Encode a record of effects.waiting."""
+    return _encode_holder(waiting)
+
+
+def decode_waiting(value: bytes) -> Waiting:
+    """Decode a record of effects.waiting; raises msgspec.DecodeError."""
+    return _kept(_decode_waiting(value), value)
+
+
+Holder = TypeVar("Holder", Resolution, EffectResult, Waiting)
+"""A record with a request in it."""
+_KNOWN = frozenset({"type", *EffectRequest.__struct_fields__})
+
+
+def _later(request: EffectRequest, value: bytes) -> EffectRequest:
+    """Return the request with the fields of its JSON that this version does not know."""
+    more = {name: raw.copy() for name, raw in decode_fields(value).items() if name not in _KNOWN}
+    return LaterRequest(**asdict(request), more=more) if more else request
+
+
+def _kept(holder: Holder, value: bytes) -> Holder:
+    """Return the holder with all fields of its request. Most JSON has no others, which encoding it again shows."""
+    request: EffectRequest | None = holder.request
+    if request is None or _encode(holder) == value:
+        return holder
+    return msgspec.structs.replace(holder, request=_later(request, bytes(decode_fields(value)["request"])))
+
+
+def _encode_later(request: LaterRequest) -> bytes:
+    *known, more = astuple(request)
+    return with_extra(_encode(EffectRequest(*known)), more, _KNOWN)
+
+
+def _encode_holder(holder: Holder) -> bytes:
+    request = holder.request
+    if not isinstance(request, LaterRequest):
+        return _encode(holder)
+    fields = decode_fields(_encode(holder))
+    return _encode({**fields, "request": msgspec.Raw(_encode_later(request))})
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from shared.events.effects import (
     EffectRequest,
     EffectResult,
     EffectState,
+    LaterRequest,
     Resolution,
     ResolutionAction,
     Subscription,
@@ -182,19 +183,75 @@ def test_golden_bytes(
     assert decode(value) == event
 
 
+LATER = b',"memo":{"by":"eva","lines":[1,null]},"more":false}'
+LATER_BYTES = RECEIPT_BYTES[:-1] + LATER
+HOLDERS = [
+    (
+        decode_request,
+        encode_request,
+        b'{"type":"resolution","effect_id":"a","revision":1,"action":"resend","request":%b}',
+    ),
+    (decode_result, encode_result, b'{"effect_id":"a","state":"failed","at_ms":1,"request":%b}'),
+    (
+        decode_waiting,
+        encode_waiting,
+        b'{"request":%b,"source":"a:0:1","origin":"b:0:2","attempts":1,"first_ms":2,"not_before_ms":3,"sequence":4}',
+    ),
+]
+
+
+def test_a_request_keeps_the_fields_of_a_later_version() -> None:
+    later = decode_request(LATER_BYTES)
+    assert isinstance(later, LaterRequest)
+    assert encode_request(later) == LATER_BYTES
+    assert EffectRequest(*msgspec.structs.astuple(later)[:-1]) == RECEIPT
+    assert decode_request(encode_request(later)) == later
+
+
+@pytest.mark.parametrize(("decode", "encode", "holder"), HOLDERS)
+def test_a_record_keeps_the_fields_of_its_request(
+    decode: Callable[[bytes], Resolution | EffectResult | Waiting], encode: Callable[[object], bytes], holder: bytes
+) -> None:
+    found = decode(holder % LATER_BYTES)
+    assert found.request == decode_request(LATER_BYTES)
+    assert encode(found) == holder % LATER_BYTES
+    assert type(decode(holder % RECEIPT_BYTES).request) is EffectRequest
+
+
 @pytest.mark.parametrize(
     ("decode", "value"),
     [
-        (decode_request, RECEIPT_BYTES),
-        (
-            decode_request,
-            b'{"type":"resolution","effect_id":"a","revision":1,"action":"resend","request":%b}' % RECEIPT_BYTES,
-        ),
+        *((decode, holder % RECEIPT_BYTES) for decode, _, holder in HOLDERS),
         (decode_result, b'{"effect_id":"a","state":"sent","at_ms":1}'),
     ],
 )
 def test_fields_of_a_later_version_are_accepted(decode: Callable[[bytes], object], value: bytes) -> None:
-    assert decode(value[:-1] + b',"more":{"by":"eva"}}') == decode(value)
+    assert decode(value[:-1] + LATER) == decode(value)
+
+
+def test_json_in_another_form_is_the_same_request() -> None:
+    spaced = msgspec.json.format(RECEIPT_BYTES, indent=1)
+    assert decode_request(spaced) == RECEIPT
+    assert type(decode_request(spaced)) is EffectRequest
+    twice = RECEIPT_BYTES.replace(b'"fee_minor":350', b'"fee_minor":1,"fee_minor":350')
+    assert type(decode_request(twice)) is EffectRequest
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8).filter(lambda name: name not in {"type", *EffectRequest.__struct_fields__}),
+        st.recursive(st.none() | st.integers(-(2**53), 2**53) | st.text(max_size=5), st.lists, max_leaves=4),
+        max_size=4,
+    )
+)
+def test_any_further_fields_are_kept(fields: dict[str, object]) -> None:
+    known = msgspec.json.decode(RECEIPT_BYTES)
+    value = msgspec.json.encode({**known, **fields})
+    request = decode_request(value)
+    assert encode_request(request) == value
+    assert isinstance(request, EffectRequest)
+    result = EffectResult(ID, EffectState.FAILED, 1, request=request)
+    assert decode_result(encode_result(result)) == result
 
 
 @pytest.mark.parametrize(
