@@ -40,6 +40,7 @@ from shared.events.transfers import AccountClosed, AccountOpened, encode_transfe
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets
 from spark.manifest import INPUTS, LANDED_TOPICS, Manifest, Range, seal
+from tests.installation import INSTALLATION
 from tests.partitions import PARTITIONS, partition_for, partition_for_bytes
 from tests.topics import commit_offsets
 
@@ -125,7 +126,9 @@ class Bulk:
         self._transform = [TransformHandler(partition, reference, partitions=PARTITIONS) for partition in partitions]
         remembered = min(_REVERSAL_WINDOW, sizes[-1])
         self._ledger = [
-            LedgerHandler(partition, remembered, subscribed, subscriptions, partitions=PARTITIONS)
+            LedgerHandler(
+                partition, remembered, subscribed, subscriptions, partitions=PARTITIONS, installation=INSTALLATION
+            )
             for partition in partitions
         ]
 

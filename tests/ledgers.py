@@ -18,6 +18,7 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
+from tests.installation import INSTALLATION
 from tests.partitions import PARTITIONS, partition_for
 from tests.stores import commit
 
@@ -60,7 +61,8 @@ class Ledger:
     def __init__(self, reversal_window: int = 100) -> None:
         self.reversal_window = reversal_window
         self.handlers = [
-            LedgerHandler(partition, reversal_window, {}, partitions=PARTITIONS) for partition in range(PARTITIONS)
+            LedgerHandler(partition, reversal_window, {}, partitions=PARTITIONS, installation=INSTALLATION)
+            for partition in range(PARTITIONS)
         ]
         self.changelogs: list[list[Change]] = [[] for _ in self.handlers]
         self.events: list[tuple[int, LedgerEvent]] = []

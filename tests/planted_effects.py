@@ -18,7 +18,7 @@ def _rewrite(world: Clean, trail: EffectTrail, **changes: object) -> None:
     """Change a request's content, and its id to match."""
     effect = msgspec.structs.replace(trail.effect, **changes)
     origin = dict(world.at(trail.request).headers)["origin"]
-    identity = effect_id(origin, effect.kind, effect.event, effect.destination)
+    identity = effect_id(origin, effect.kind, effect.event, effect.destination, installation="")
     world.change(trail.request, encode_request(msgspec.structs.replace(effect, effect_id=identity)))
 
 
@@ -103,7 +103,14 @@ def receipt_to_the_house(world: Clean) -> None:
 
 def effect_of_an_account_event(world: Clean) -> None:
     effect = EffectRequest(
-        effect_id(b"", "decline_notice", "decline", MAIL), "decline_notice", "decline", MAIL, ALICE, "p", ALICE, ""
+        effect_id(b"", "decline_notice", "decline", MAIL, installation=""),
+        "decline_notice",
+        "decline",
+        MAIL,
+        ALICE,
+        "p",
+        ALICE,
+        "",
     )
     _request_on(world, effect, world.opened[0])
 
@@ -111,7 +118,9 @@ def effect_of_an_account_event(world: Clean) -> None:
 def effect_of_an_account_event_without_posting(world: Clean) -> None:
     at = world.append(catalogue.LEDGER_TRANSFERS, HOME, encode_transfer(AccountOpened(ALICE, None)))
     world.committed["ledger"][HOME] = at.offset + 1
-    effect = EffectRequest(effect_id(b"", "event", "decline", MAIL), "event", "decline", MAIL, ALICE, "p", ALICE, "")
+    effect = EffectRequest(
+        effect_id(b"", "event", "decline", MAIL, installation=""), "event", "decline", MAIL, ALICE, "p", ALICE, ""
+    )
     _request_on(world, effect, at)
 
 

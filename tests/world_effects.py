@@ -115,7 +115,7 @@ def request_of(event: object, origin: Coordinates, kind: str, destination: str) 
     """The request for an event, written down by hand."""
     if isinstance(event, Decline):
         return EffectRequest(
-            effect_id(origin.encode(), kind, "decline", destination),
+            effect_id(origin.encode(), kind, "decline", destination, installation=""),
             kind,
             "decline",
             destination,
@@ -130,7 +130,7 @@ def request_of(event: object, origin: Coordinates, kind: str, destination: str) 
     account = event.debtor if event.leg == DEBIT else event.creditor
     changed = [entry for entry in event.entries if entry.account == account]
     return EffectRequest(
-        effect_id(origin.encode(), kind, event.leg, destination),
+        effect_id(origin.encode(), kind, event.leg, destination, installation=""),
         kind,
         event.leg,
         destination,

@@ -22,6 +22,7 @@ from shared.events.catalogue import (
     EFFECTS_REQUESTS,
     EFFECTS_RESULTS,
     EFFECTS_WAITING,
+    INSTALLATION,
     LEDGER_BALANCES,
     LEDGER_POSTINGS,
     LEDGER_TRANSFERS,
@@ -40,6 +41,7 @@ from shared.events.effects import decode_subscriptions
 from shared.events.reference import decode_fee, decode_rate
 
 TOPICS = (
+    INSTALLATION,
     REFERENCE_FEES,
     REFERENCE_RATES,
     REFERENCE_SUBSCRIPTIONS,
@@ -129,6 +131,7 @@ class Audit:
             zip(
                 TOPICS,
                 (
+                    self._effects.feed_installation,
                     fees.feed,
                     rates.feed,
                     subscriptions.feed,

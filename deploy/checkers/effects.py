@@ -1,8 +1,8 @@
 """The effects: each request has its posting, and each has one result (I11, and I7 and I8 of the effects' topics). Pure.
 
-Feed the four topics after the postings, in any order, and the sinks' logs at any time. Each request is compared with
-its posting when it is fed; requests, results, dead letters and logs are joined at the end. Of the outbox's changelog,
-only waiting effects are read. Resolutions request no effect.
+Feed the installation's id first, the four topics after the postings in any order, and the sinks' logs at any time. Each
+request is compared with its posting when it is fed; requests, results, dead letters and logs are joined at the end. Of
+the outbox's changelog, only waiting effects are read. Resolutions request no effect.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from deploy.checkers.intake import RAW_PREFIX
 from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place, readable
 from deploy.checkers.postings import Postings
 from deploy.checkers.subscribed import Subscribed
-from deploy.checkers.transfers import DEBITED, LEG, POSTED, Transfers
+from deploy.checkers.transfers import DEBITED, LEG, OF_INSTALLATION, POSTED, Transfers
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import (
@@ -31,6 +31,7 @@ from shared.events.catalogue import (
     EFFECTS_REQUESTS,
     EFFECTS_RESULTS,
     EFFECTS_WAITING,
+    INSTALLATION,
     LEDGER_TRANSFERS,
 )
 from shared.events.effects import (
@@ -45,6 +46,7 @@ from shared.events.effects import (
     effect_id,
 )
 from shared.events.headers import ORIGIN, REPAIR, header
+from shared.events.installation import decode_installation
 from shared.events.postings import CREDIT, DEBIT
 
 FILE_SCHEME = "file:"
@@ -85,7 +87,13 @@ class Effects:
         self._rows = EffectRows()
         self._waiting: dict[bytes, int] = {}
         self._sinks: dict[int, str] = {}
+        self._installation = ""
         self.counts = EffectCounts()
+
+    def feed_installation(self, partition: int, records: list[Record]) -> None:
+        """Take the installation's id: the first record counts."""
+        for _, _, _, installation in readable(self._findings, INSTALLATION, partition, records, decode_installation):
+            self._installation = self._installation or installation.id
 
     def feed_requests(self, partition: int, records: list[Record]) -> None:
         for record, at, where, request in readable(
@@ -97,8 +105,8 @@ class Effects:
             if key is None:
                 continue
             self._rows.requests.add(key, at, self._sink(request.destination))
-            self._check_id(request, record, where)
             source = self._source(record, where)
+            self._check_id(request, record, source, where)
             if source != NONE:
                 self._subscribed.request(request, source, repaired=header(record.headers, REPAIR) is not None)
                 self._check_content(request, source, where)
@@ -114,9 +122,16 @@ class Effects:
             return NO_SINK
         return fingerprint(destination)
 
-    def _check_id(self, request: EffectRequest, record: Record, where: str) -> None:
-        origin = header(record.headers, ORIGIN) or b""
-        right = effect_id(origin, request.kind, request.event, request.destination)
+    def _check_id(self, request: EffectRequest, record: Record, source: int, where: str) -> None:
+        """Check the id in the form that the event names; that of an event which is missing is not known."""
+        if source == NONE or not self._transfers.flags[source] & POSTED:
+            return
+        named = bool(self._transfers.flags[source] & OF_INSTALLATION)
+        if named and not self._installation:
+            self._findings.add(Kind.EFFECT_ALTERED, where, f"its id has an installation's, and {INSTALLATION} has none")
+            return
+        origin, installation = header(record.headers, ORIGIN) or b"", self._installation if named else ""
+        right = effect_id(origin, request.kind, request.event, request.destination, installation=installation)
         if request.effect_id != right:
             self._findings.add(Kind.EFFECT_ALTERED, where, f"its effect_id should be {right}")
 

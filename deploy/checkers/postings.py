@@ -34,6 +34,7 @@ from deploy.checkers.transfers import (
     ACCOUNT,
     DEBITED,
     LEG,
+    OF_INSTALLATION,
     POSTED,
     REVERSAL,
     TO_DECLINE,
@@ -45,7 +46,7 @@ from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_RAW
 from shared.events.headers import ORIGIN, header
-from shared.events.postings import CREDIT, DEBIT, Decline, Posting, decode_ledger_event
+from shared.events.postings import CREDIT, DEBIT, OF_ORIGIN, Decline, LedgerEvent, Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened
 
 _COUNT_MAX = 255
@@ -99,7 +100,7 @@ class Postings:
                 case Posting():
                     self._posting(event, record, source, where)
             if source != NONE:
-                self._transfers.flags[source] |= POSTED
+                self._transfers.flags[source] |= POSTED | _form_of(event)
 
     def _source(self, record: Record, where: str) -> int:
         """Return the place in ledger.transfers that it was made from; NONE if there is no such record."""
@@ -285,3 +286,9 @@ class Postings:
                     terms = changed
                 elif changed != terms:
                     check_consumed(self._findings, LEDGER_TRANSFERS, at, False, committed_ledger)
+
+
+def _form_of(event: LedgerEvent) -> int:
+    """Return the flag of an event whose effects' ids have the installation's id."""
+    by = event.notified_by if isinstance(event, Posting | Decline) else None
+    return 0 if by is None or by.effect_ids == OF_ORIGIN else OF_INSTALLATION

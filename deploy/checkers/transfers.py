@@ -28,6 +28,7 @@ ACCOUNT = 8
 TO_DECLINE = 16
 POSTED = 32
 DEBITED = 64
+OF_INSTALLATION = 128
 
 TRANSFERS_PREFIX = f"{LEDGER_TRANSFERS}:".encode()
 _ACCEPTED_PREFIX = f"{PAYMENTS_ACCEPTED}:".encode()
@@ -58,7 +59,7 @@ class Transfers:
         self.partitions = len(end_offsets)
         self._intake = intake
         self._end_offsets = end_offsets
-        self.flags = Cells("B")  # what each is, and POSTED and DEBITED once its posting was fed
+        self.flags = Cells("B")  # what each is, and POSTED, DEBITED and OF_INSTALLATION once its posting was fed
         self.origin = Cells("q", NONE)  # raw place; NONE for account events
         self.prints = Cells("Q")  # of what its posting or decline must say; 0 where the record does not determine it
         self._costs = Cells("Q")  # of a transfer, amount and fee, and the number of their currency in the last 8 bits

@@ -202,7 +202,7 @@ def requests_to(destination: str, count: int, **changes: object) -> list[EffectR
 def _request(destination: str, payment_id: str, account: str, changes: dict[str, object]) -> EffectRequest:
     kind = str(changes.get("kind", "receipt"))
     fields: dict[str, object] = {
-        "effect_id": effect_id(payment_id.encode(), kind, "debit", destination),
+        "effect_id": effect_id(payment_id.encode(), kind, "debit", destination, installation=""),
         "kind": kind,
         "event": "debit",
         "destination": destination,

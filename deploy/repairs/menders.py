@@ -104,10 +104,12 @@ class _Ledger:
         posted = [one.value for one in existing if one.topic == catalogue.LEDGER_POSTINGS]
         sent = [one.value for one in existing if one.topic == catalogue.LEDGER_TRANSFERS]
         leg = decode_transfer(sent[0] or b"") if sent else None
+        asked = [decode_request(one.value or b"") for one in existing if one.topic == catalogue.EFFECTS_REQUESTS]
         return self._handler.mend(
             record,
             decode_ledger_event(posted[0] or b"") if posted else None,
             leg if isinstance(leg, CreditLeg) else None,
+            [one for one in asked if isinstance(one, EffectRequest)],
         )
 
 
@@ -170,6 +172,7 @@ def mender_of(
                     subscribed.values,
                     books,
                     partitions=sizes.partitions,
+                    installation=reference.installation,
                     places=subscribed.places,
                     versions=subscribed.versions,
                 )

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 from services.ledger.service import LedgerHandler
 from shared.events import catalogue
 from shared.events.effects import decode_subscriptions
+from shared.kafka.admin.installation import installation_id
+from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
 from shared.kafka.runtime.global_table import GlobalTable
 from shared.kafka.runtime.pipeline import Pipeline
@@ -13,6 +15,7 @@ from shared.kafka.runtime.runtime import run_service
 from shared.settings import LedgerSettings
 
 TOPICS = [
+    catalogue.INSTALLATION,
     catalogue.LEDGER_TRANSFERS,
     catalogue.LEDGER_POSTINGS,
     catalogue.LEDGER_BALANCES,
@@ -23,6 +26,8 @@ TOPICS = [
 
 async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
     """Build the ledger's pipeline. It follows the subscriptions as well."""
+    await check_topics(access(settings), [catalogue.INSTALLATION], settings.partitions)
+    installation = await installation_id(access(settings))
     subscriptions = GlobalTable(access(settings), catalogue.REFERENCE_SUBSCRIPTIONS, bytes.decode, decode_subscriptions)
     return Pipeline(
         service="ledger",
@@ -35,6 +40,7 @@ async def build(settings: LedgerSettings, _: AsyncExitStack) -> Pipeline:
             subscriptions.values,
             subscriptions.places,
             partitions=settings.partitions,
+            installation=installation,
         ),
         resources=(subscriptions,),
     )

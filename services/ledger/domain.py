@@ -10,14 +10,15 @@ the creditor's partition q books in-transit@q -> creditor. Conversions and fees 
 own transaction: if that aborts, no notification is sent. House accounts get no notifications.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, EffectRequest, Subscription, Subscriptions, effect_id
-from shared.events.postings import CREDIT, DEBIT, Account, Decline, Entry, NotifiedBy, Posting
+from shared.events.postings import CREDIT, DEBIT, OF_INSTALLATION, Account, Decline, Entry, NotifiedBy, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, DeclineReason, Transfer, TransferReversal
 
 
@@ -233,7 +234,12 @@ DECLINE = "decline"
 
 
 def requests_for(
-    event: Posting | Decline, account: str, origin: bytes, subscriptions: Mapping[str, Subscriptions]
+    event: Posting | Decline,
+    account: str,
+    origin: bytes,
+    subscriptions: Mapping[str, Subscriptions],
+    *,
+    installation: str,
 ) -> list[EffectRequest]:
     """Return the effects to be made for an event.
 
@@ -241,6 +247,7 @@ def requests_for(
         account: that acted: the debtor, or the creditor of a credit leg.
         origin: coordinates of the payment's raw record; the effect_ids are derived from it.
         subscriptions: by account, or `*`.
+        installation: its id, a part of the effect_ids unless a former version made the event.
     """
     groups = [group for key in (account, EVERY_ACCOUNT) if (group := subscriptions.get(key)) is not None]
     if not groups or "@" in account:
@@ -250,7 +257,9 @@ def requests_for(
     chosen: dict[tuple[str, str], Subscription] = {}
     for one in (one for group in groups for one in group.subscriptions if one.kind in kinds):
         chosen.setdefault((one.kind, one.destination), one)
-    return [_request(event, changed, account, origin, one) for one in chosen.values()]
+    named = event.notified_by is not None and event.notified_by.effect_ids == OF_INSTALLATION
+    identity = partial(effect_id, origin, installation=installation if named else "")
+    return [_request(event, changed, account, identity, one) for one in chosen.values()]
 
 
 def _changed(posting: Posting, account: str) -> Entry | None:
@@ -268,7 +277,11 @@ def _kinds(event: Posting | Decline, changed: Entry | None) -> tuple[str, ...]:
 
 
 def _request(
-    event: Posting | Decline, changed: Entry | None, account: str, origin: bytes, subscription: Subscription
+    event: Posting | Decline,
+    changed: Entry | None,
+    account: str,
+    identity: Callable[[str, str, str], str],
+    subscription: Subscription,
 ) -> EffectRequest:
     kind, destination = subscription.kind, subscription.destination
     if isinstance(event, Decline):
@@ -277,7 +290,7 @@ def _request(
         name, creditor, reason, reference = event.leg, event.creditor, None, event.reference
         amount_minor, fee_minor = (changed.amount_minor if changed else 0), event.fee_minor
     return EffectRequest(
-        effect_id(origin, kind, name, destination),
+        identity(kind, name, destination),
         kind,
         name,
         destination,

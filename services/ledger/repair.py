@@ -4,7 +4,7 @@ Invariant: the postings that exist are the truth. The state is set to their fold
 existing posting, decline or credit leg is a decision that is kept.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -14,9 +14,9 @@ from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
 from shared.events.codec import InternalInputError
-from shared.events.effects import EVERY_ACCOUNT, Subscriptions
+from shared.events.effects import EVERY_ACCOUNT, EffectRequest, Subscriptions, effect_id
 from shared.events.headers import Coordinates, Headers, lineage
-from shared.events.postings import DEBIT, Account, Decline, LedgerEvent, Posting
+from shared.events.postings import DEBIT, OF_INSTALLATION, OF_ORIGIN, Account, Decline, LedgerEvent, Posting
 from shared.events.transfers import CreditLeg, Transfer, TransferReversal, decode_transfer
 
 PaymentName = tuple[str, str]  # debtor, payment_id
@@ -97,10 +97,13 @@ class LedgerRepair(LedgerHandler):
         books: PostedBooks,
         *,
         partitions: int,
+        installation: str,
         places: Mapping[str, str] | None = None,
         versions: Mapping[str, Subscriptions] | None = None,
     ) -> None:
-        super().__init__(partition, reversal_window, subscriptions, places, partitions=partitions)
+        super().__init__(
+            partition, reversal_window, subscriptions, places, partitions=partitions, installation=installation
+        )
         self._versions = {} if versions is None else versions
         self._books = books
         self._reversed: set[PaymentName] = set()
@@ -116,11 +119,17 @@ class LedgerRepair(LedgerHandler):
             if _differs(name, self.accounts.get(name), posted):
                 self.accounts.put(name, Account(posted.balances.copy(), posted.overdraft_minor, posted.closed))
 
-    def mend(self, record: Record, posted: LedgerEvent | None, leg: CreditLeg | None) -> list[Output]:
+    def mend(
+        self,
+        record: Record,
+        posted: LedgerEvent | None,
+        leg: CreditLeg | None,
+        requested: Collection[EffectRequest] = (),
+    ) -> list[Output]:
         """Return all outputs of one record of ledger.transfers, those that exist included.
 
-        `posted` is the posting, decline or account event that was made from it, `leg` the credit leg. Raises
-        InternalInputError if the outputs that exist do not follow from the record.
+        `posted` is the posting, decline or account event that was made from it, `leg` the credit leg, `requested` the
+        effects. Raises InternalInputError if the outputs that exist do not follow from the record.
         """
         event = decode_transfer(record.value or b"")
         if not isinstance(event, Transfer | TransferReversal):
@@ -129,6 +138,7 @@ class LedgerRepair(LedgerHandler):
         headers = lineage(record.headers, source.encode())
         if headers is None:
             raise InternalInputError(f"{source} has no origin")
+        self._effect_ids = _form_of(requested, headers[0][1])
         if isinstance(posted, Decline):
             return self._outputs(event.debtor, posted, headers)
         if isinstance(posted, Posting):
@@ -214,3 +224,10 @@ def _differs(name: str, state: Account | None, posted: Account) -> bool:
 
 def _nonzero(account: Account) -> dict[str, int]:
     return {currency: amount_minor for currency, amount_minor in account.balances.items() if amount_minor}
+
+
+def _form_of(requested: Collection[EffectRequest], origin: bytes) -> str:
+    """Return the form of effect ids for an event that is decided again: that of its effects which exist."""
+    formers = (effect_id(origin, one.kind, one.event, one.destination, installation="") for one in requested)
+    former = any(one.effect_id == identity for one, identity in zip(requested, formers, strict=True))
+    return OF_ORIGIN if former else OF_INSTALLATION

@@ -17,6 +17,7 @@ from shared.events.identity import identity_digest
 from shared.events.partitions import partition_for
 from shared.events.postings import (
     ACCOUNT_PREFIX,
+    OF_INSTALLATION,
     Account,
     Decline,
     LedgerEvent,
@@ -38,7 +39,7 @@ from shared.events.transfers import (
 
 PAYMENT_PREFIX = b"payment/"
 
-_BY_NONE = NotifiedBy(None, None)
+_BY_NONE = NotifiedBy(None, None, OF_INSTALLATION)
 
 _encode_original = msgspec.msgpack.Encoder().encode
 _decode_original = msgspec.msgpack.Decoder(Original).decode
@@ -54,6 +55,7 @@ class LedgerHandler:
         reversal_window: how many booked payments are remembered, so that they can be reversed.
         subscriptions: by account, or `*`; read at each record and kept up to date by the caller.
         subscription_places: likewise the coordinates of their records, `partition:offset`.
+        installation: its id.
     """
 
     def __init__(
@@ -64,8 +66,11 @@ class LedgerHandler:
         subscription_places: Mapping[str, str] | None = None,
         *,
         partitions: int,
+        installation: str,
     ) -> None:
         self._partition = partition
+        self._installation = installation
+        self._effect_ids = OF_INSTALLATION
         self._partitions = partitions
         self._subscriptions = subscriptions
         self._subscription_places = {} if subscription_places is None else subscription_places
@@ -134,7 +139,7 @@ class LedgerHandler:
         if "@" in account:
             return None
         places = self._subscription_places
-        return NotifiedBy(places.get(account), places.get(EVERY_ACCOUNT)) if places else _BY_NONE
+        return NotifiedBy(places.get(account), places.get(EVERY_ACCOUNT), self._effect_ids) if places else _BY_NONE
 
     def _kept(self, debtor: str, payment_id: str) -> Original | None:
         """Return a booked payment that can still be reversed, or was."""
@@ -192,7 +197,7 @@ class LedgerHandler:
     def _requests(
         self, account: str, event: Posting | Decline, headers: Headers, subscriptions: Mapping[str, Subscriptions]
     ) -> list[Output]:
-        requests = requests_for(event, account, headers[0][1], subscriptions)
+        requests = requests_for(event, account, headers[0][1], subscriptions, installation=self._installation)
         if not requests:
             return []
         key = account.encode()

@@ -18,6 +18,7 @@ from shared.kafka.runtime.runtime import run_service
 from shared.settings import OutboxSettings
 
 TOPICS = [
+    catalogue.INSTALLATION,
     catalogue.EFFECTS_REQUESTS,
     catalogue.EFFECTS_RESULTS,
     catalogue.EFFECTS_WAITING,

@@ -30,6 +30,7 @@ REFERENCE_TOPICS = (REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS)
 """Those that services decide by; a record names the version that decided it."""
 RECONCILIATION_RUNS = "reconciliation.runs"
 OPERATIONS_REPAIRS = "operations.repairs"
+INSTALLATION = "installation"
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
@@ -230,6 +231,14 @@ TOPICS: tuple[Topic, ...] = (
         "Missing records that were written later: the operator, time, service and inputs of each repair.",
         ("once repair",),
         (),
+    ),
+    Topic(
+        INSTALLATION,
+        "the id",
+        "The installation's id, a part of every effect id: the first record of partition 0.",
+        ("once up",),
+        ("ledger", "outbox", "once verify", "once repair"),
+        compacted=True,
     ),
 )
 

@@ -278,12 +278,15 @@ encode_subscriptions = msgspec.json.Encoder().encode
 decode_subscriptions = decoder(Subscriptions)
 
 
-def effect_id(origin: bytes, kind: str, event: str, destination: str) -> str:
+def effect_id(origin: bytes, kind: str, event: str, destination: str, *, installation: str) -> str:
     """Return the id of an effect: 32 hex digits, the same for every replay. One payment may cause several effects.
 
-    `origin` holds the coordinates of the payment's raw record, as in the `origin` header.
+    Args:
+        origin: coordinates of the payment's raw record, as in the `origin` header.
+        installation: its id. Empty for an event of a former version, see `NotifiedBy.effect_ids`.
     """
-    parts = (origin, kind.encode(), event.encode(), destination.encode())
+    named = (installation.encode(),) if installation else ()
+    parts = (*named, origin, kind.encode(), event.encode(), destination.encode())
     framed = b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return blake2b(framed, digest_size=EFFECT_ID_BYTES).hexdigest()
 

@@ -19,14 +19,23 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     amount_minor: int
 
 
-class NotifiedBy(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The records of reference.subscriptions by which an event was notified, in JSON [account, every_account].
+OF_ORIGIN = "1"
+OF_INSTALLATION = "2"
 
-    Each is `partition:offset`, or null where no record was in force.
+
+class NotifiedBy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How an event was notified, in JSON [account, every_account, effect_ids].
+
+    Attributes:
+        account, every_account: the records of reference.subscriptions, `partition:offset`, under the acting account's
+            key and under `*`; null where none was in force.
+        effect_ids: the form of the ids of its effects: OF_INSTALLATION with the installation's id, or OF_ORIGIN without
+            it, as in records of former versions.
     """
 
-    account: str | None  # under the acting account's key
-    every_account: str | None  # under the key `*`
+    account: str | None
+    every_account: str | None
+    effect_ids: str = OF_ORIGIN
 
 
 class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit_defaults=True):

@@ -23,6 +23,7 @@ from shared.events.transfers import AccountOpened, Transfer, TransferReversal, d
 from spark.manifest import VERSION, Manifest, Range, seal
 from spark.night import Night
 from spark.schemas import TABLES, tables_of
+from tests.installation import INSTALLATION
 from tests.partitions import PARTITIONS, partition_for
 from tests.pipeline.nights import places
 
@@ -45,7 +46,10 @@ class Books:
         self.now_ms = BEGIN_MS
         self.logs: defaultdict[Log, dict[int, Record]] = defaultdict(dict)
         self._high: defaultdict[Log, int] = defaultdict(int)
-        self._handlers = [LedgerHandler(partition, 1000, {}, partitions=PARTITIONS) for partition in range(PARTITIONS)]
+        self._handlers = [
+            LedgerHandler(partition, 1000, {}, partitions=PARTITIONS, installation=INSTALLATION)
+            for partition in range(PARTITIONS)
+        ]
         self._next = [0] * PARTITIONS
         self._committed = [0] * PARTITIONS
         self._open: dict[int, dict[Log, int]] = {}

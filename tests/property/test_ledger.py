@@ -17,6 +17,7 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
+from tests.installation import INSTALLATION
 from tests.ledgers import Ledger
 from tests.partitions import PARTITIONS, partition_for
 from tests.stores import compacted, restore
@@ -158,7 +159,7 @@ def test_a_restored_partition_decides_as_the_live_one(
     ledger = run(order, reversal_window)
     account = event.account if isinstance(event, AccountOpened | AccountClosed) else event.debtor
     partition = partition_for(account)
-    restored = LedgerHandler(partition, reversal_window, {}, partitions=PARTITIONS)
+    restored = LedgerHandler(partition, reversal_window, {}, partitions=PARTITIONS, installation=INSTALLATION)
     restore(restored.store, compacted(ledger.changelogs[partition], clean_until))
     record = Record(LEDGER_TRANSFERS, partition, 1, 0, None, encode_transfer(event), ORIGIN)
     live = ledger.handlers[partition]
@@ -168,8 +169,10 @@ def test_a_restored_partition_decides_as_the_live_one(
 
 @given(st.lists(transfers(), max_size=30), st.sets(st.integers(0, 30)))
 def test_decisions_do_not_depend_on_where_transactions_end(order: list[Transfer], ends: set[int]) -> None:
-    whole = [LedgerHandler(partition, 3, {}, partitions=PARTITIONS) for partition in range(6)]
-    cut = [LedgerHandler(partition, 3, {}, partitions=PARTITIONS) for partition in range(6)]
+    whole = [
+        LedgerHandler(partition, 3, {}, partitions=PARTITIONS, installation=INSTALLATION) for partition in range(6)
+    ]
+    cut = [LedgerHandler(partition, 3, {}, partitions=PARTITIONS, installation=INSTALLATION) for partition in range(6)]
     for offset, event in enumerate(order):
         partition = partition_for(event.debtor)
         record = Record(LEDGER_TRANSFERS, partition, offset, 0, None, encode_transfer(event), ORIGIN)

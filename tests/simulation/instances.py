@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Final
+from unittest import mock
 
 import services.ingest.__main__ as ingest
 import services.ledger.__main__ as ledger
@@ -15,6 +16,7 @@ import services.transform.__main__ as transform
 from shared.kafka.runtime.runtime import Runtime
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load
 from shared.telemetry.server import Health
+from tests.installation import INSTALLATION
 from tests.simulation.cluster import Cluster
 from tests.simulation.loop import PROCESS, Process, VirtualLoop, outside
 
@@ -90,7 +92,10 @@ class Instance:
         }
         settings = load(settings_class, environment)
         async with AsyncExitStack() as stack:
-            workload = await module.build(settings, stack)
+            # Not read from the cluster: requests before the first one would give every seed another history
+            given = mock.AsyncMock(return_value=INSTALLATION)
+            with mock.patch.multiple(ledger, check_topics=given, installation_id=given):
+                workload = await module.build(settings, stack)
             return await Runtime(workload, settings, module.TOPICS, Health()).run(stop)
 
     def _ended(self, process: Process, done: "asyncio.Task[int]") -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.events.catalogue import LEDGER_TRANSFERS
-from shared.events.postings import Account, Decline, Entry, NotifiedBy, Posting
+from shared.events.postings import OF_INSTALLATION, Account, Decline, Entry, NotifiedBy, Posting
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -14,7 +14,7 @@ from shared.events.transfers import (
 )
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, converted, declined, reversal, transfer
 
-BY_NONE = NotifiedBy(None, None)
+BY_NONE = NotifiedBy(None, None, OF_INSTALLATION)
 
 
 def test_a_debit_leg_books_into_transit_and_requests_a_credit_leg(ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.ledger.domain import requests_for
@@ -17,7 +18,7 @@ from shared.events.effects import (
     decode_request,
     effect_id,
 )
-from shared.events.postings import Decline, Entry, NotifiedBy, Posting, decode_ledger_event
+from shared.events.postings import OF_INSTALLATION, Decline, Entry, NotifiedBy, Posting, decode_ledger_event
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -27,6 +28,7 @@ from shared.events.transfers import (
     TransferReversal,
     encode_transfer,
 )
+from tests.installation import INSTALLATION
 from tests.partitions import PARTITIONS, partition_for
 
 ORIGIN = b"payments.raw:3:1207"
@@ -62,9 +64,9 @@ DECLINE = Decline("p-1", DEBTOR, "insufficient_funds", DAY)
 
 def asked(event: Posting | Decline, account: str, subscriptions: dict[str, Subscriptions]) -> list[EffectRequest]:
     """Return the requests after checking that each id is the derived one and occurs once."""
-    requests = requests_for(event, account, ORIGIN, subscriptions)
+    requests = requests_for(event, account, ORIGIN, subscriptions, installation=INSTALLATION)
     for request in requests:
-        assert request.effect_id == effect_id(ORIGIN, request.kind, request.event, request.destination)
+        assert request.effect_id == effect_id(ORIGIN, request.kind, request.event, request.destination, installation="")
     assert len({request.effect_id for request in requests}) == len(requests)
     return requests
 
@@ -150,7 +152,7 @@ def outputs(handler: LedgerHandler, transfer: TransferRecord, offset: int = 1, *
 
 
 def ledger(partition: int = P) -> LedgerHandler:
-    handler = LedgerHandler(partition, 100, EVERYBODY, partitions=PARTITIONS)
+    handler = LedgerHandler(partition, 100, EVERYBODY, partitions=PARTITIONS, installation=INSTALLATION)
     if partition == P:
         outputs(handler, AccountOpened(DEBTOR, 5000), 0)
     return handler
@@ -198,13 +200,13 @@ def test_the_ledger_requests_effects_for_all_postings_and_declines() -> None:
 def test_terms_and_house_accounts_request_no_effects() -> None:
     handler = ledger()
     assert requested(outputs(handler, AccountClosed(DEBTOR))) == []
-    house = LedgerHandler(3, 100, EVERYBODY, partitions=PARTITIONS)
+    house = LedgerHandler(3, 100, EVERYBODY, partitions=PARTITIONS, installation=INSTALLATION)
     assert requested(outputs(house, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)) == []
 
 
 def test_an_event_names_the_subscriptions_in_force() -> None:
     places = {"*": "0:4"}
-    handler = LedgerHandler(P, 100, dict(EVERYBODY), places, partitions=PARTITIONS)
+    handler = LedgerHandler(P, 100, dict(EVERYBODY), places, partitions=PARTITIONS, installation=INSTALLATION)
     outputs(handler, AccountOpened(DEBTOR, 5000))
 
     def named(transfer: TransferRecord) -> NotifiedBy | None:
@@ -212,16 +214,18 @@ def test_an_event_names_the_subscriptions_in_force() -> None:
         assert isinstance(event, Posting | Decline)
         return event.notified_by
 
-    assert named(TRANSFER) == NotifiedBy(None, "0:4")
+    assert named(TRANSFER) == NotifiedBy(None, "0:4", OF_INSTALLATION)
     places[DEBTOR] = "2:9"
-    assert named(TransferReversal("r-1", DEBTOR, "p-1", DAY)) == NotifiedBy("2:9", "0:4")
-    assert named(TransferReversal("r-2", DEBTOR, "p-1", DAY)) == NotifiedBy("2:9", "0:4")
+    assert named(TransferReversal("r-1", DEBTOR, "p-1", DAY)) == NotifiedBy("2:9", "0:4", OF_INSTALLATION)
+    assert named(TransferReversal("r-2", DEBTOR, "p-1", DAY)) == NotifiedBy("2:9", "0:4", OF_INSTALLATION)
     places.clear()
-    assert named(Transfer("p-2", DEBTOR, CREDITOR, 9000, "EUR", 9000, "EUR", DAY)) == NotifiedBy(None, None)
+    assert named(Transfer("p-2", DEBTOR, CREDITOR, 9000, "EUR", 9000, "EUR", DAY)) == NotifiedBy(
+        None, None, OF_INSTALLATION
+    )
 
 
 def test_a_house_accounts_event_names_no_subscriptions() -> None:
-    handler = LedgerHandler(3, 100, EVERYBODY, {"*": "0:4"}, partitions=PARTITIONS)
+    handler = LedgerHandler(3, 100, EVERYBODY, {"*": "0:4"}, partitions=PARTITIONS, installation=INSTALLATION)
     [posting, _] = outputs(handler, Transfer("p-1", "cash@3", DEBTOR, 10, "EUR", 10, "EUR", DAY), partition=3)
     event = decode_ledger_event(posting.value or b"")
     assert isinstance(event, Posting)
@@ -230,10 +234,25 @@ def test_a_house_accounts_event_names_no_subscriptions() -> None:
 
 def test_subscriptions_apply_as_soon_as_they_are_known() -> None:
     subscriptions: dict[str, Subscriptions] = {}
-    handler = LedgerHandler(P, 100, subscriptions, partitions=PARTITIONS)
+    handler = LedgerHandler(P, 100, subscriptions, partitions=PARTITIONS, installation=INSTALLATION)
     outputs(handler, AccountOpened(DEBTOR, None))
     assert requested(outputs(handler, TRANSFER)) == []
     subscriptions[DEBTOR] = Subscriptions((Subscription("receipt", FILE),))
     assert requested(outputs(handler, TRANSFER)) == [("receipt", "debit")]
     del subscriptions[DEBTOR]
     assert requested(outputs(handler, TRANSFER)) == []
+
+
+def test_an_event_says_that_the_ids_of_its_effects_have_the_installations() -> None:
+    subscribed = {DEBTOR: Subscriptions((Subscription(EffectKind.RECEIPT, FILE),))}
+    handler = LedgerHandler(P, 100, subscribed, {DEBTOR: "2:9"}, partitions=PARTITIONS, installation=INSTALLATION)
+    outputs(handler, AccountOpened(DEBTOR, 5000), 0)
+    posting, request, _ = outputs(handler, TRANSFER)
+    event, asked = decode_ledger_event(posting.value or b""), decode_request(request.value or b"")
+    assert isinstance(event, Posting)
+    assert isinstance(asked, EffectRequest)
+    assert asked.effect_id == effect_id(ORIGIN, EffectKind.RECEIPT, "debit", FILE, installation=INSTALLATION)
+    assert requests_for(event, DEBTOR, ORIGIN, subscribed, installation=INSTALLATION) == [asked]
+    former = msgspec.structs.replace(event, notified_by=NotifiedBy("2:9", None))
+    [before] = requests_for(former, DEBTOR, ORIGIN, subscribed, installation=INSTALLATION)
+    assert before.effect_id == effect_id(ORIGIN, EffectKind.RECEIPT, "debit", FILE, installation="")

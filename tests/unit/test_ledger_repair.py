@@ -10,9 +10,19 @@ from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.codec import InternalInputError
-from shared.events.effects import Subscription, Subscriptions
+from shared.events.effects import EffectRequest, Subscription, Subscriptions, decode_request
 from shared.events.headers import ORIGIN
-from shared.events.postings import ACCOUNT_PREFIX, Account, Decline, Posting, decode_ledger_event, encode_account
+from shared.events.postings import (
+    ACCOUNT_PREFIX,
+    OF_INSTALLATION,
+    OF_ORIGIN,
+    Account,
+    Decline,
+    NotifiedBy,
+    Posting,
+    decode_ledger_event,
+    encode_account,
+)
 from shared.events.transfers import (
     AccountOpened,
     CreditLeg,
@@ -20,6 +30,7 @@ from shared.events.transfers import (
     decode_transfer,
     encode_transfer,
 )
+from tests.installation import INSTALLATION
 from tests.ledgers import CREDITOR, DEBTOR, P, reversal, transfer
 from tests.partitions import PARTITIONS
 
@@ -82,7 +93,7 @@ def test_missing_parts_are_booked_as_they_were_decided(
     lost: tuple[int, ...], posting: bool, leg: bool, state: bool
 ) -> None:
     """After a repair, nothing shows that a posting, a credit leg or a state was lost."""
-    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS)
+    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
     outputs = processed(whole, INPUT)
     books = PostedBooks(P)
     for record in INPUT:
@@ -91,8 +102,8 @@ def test_missing_parts_are_booked_as_they_were_decided(
         if record.offset not in lost or posting:
             for output in outputs[record.offset][:1]:
                 books.take(decode_ledger_event(output.value or b""))
-    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS)
-    old = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS)
+    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
+    old = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
     for record in INPUT if state else INPUT[: lost[0]]:
         old.process(record)
     for key, value in old.store.changes():
@@ -109,10 +120,10 @@ def test_missing_parts_are_booked_as_they_were_decided(
 
 
 def test_a_booked_debit_stays_booked_without_cover() -> None:
-    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS)
+    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
     outputs = processed(whole, INPUT[:2])
     mender = LedgerRepair(
-        P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS
+        P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION
     )  # not even the account's opening is known
     mender.correct()
     again = mender.mend(INPUT[1], None, decoded(leg_of(outputs[1])))
@@ -126,7 +137,7 @@ RECEIPTS, NOTICES = (Subscriptions((Subscription(kind, f"file:{kind}"),)) for ki
 
 def test_a_posting_is_notified_by_the_subscriptions_that_it_names() -> None:
     subscriptions, places = {DEBTOR: RECEIPTS}, {DEBTOR: "2:9"}
-    whole = LedgerHandler(P, WINDOW, subscriptions, places, partitions=PARTITIONS)
+    whole = LedgerHandler(P, WINDOW, subscriptions, places, partitions=PARTITIONS, installation=INSTALLATION)
     made = processed(whole, INPUT[:2])[1]
     posted = decode_ledger_event(posting_of(made).value or b"")
     versions = {"2:9": RECEIPTS, "2:11": NOTICES}
@@ -138,6 +149,7 @@ def test_a_posting_is_notified_by_the_subscriptions_that_it_names() -> None:
             {DEBTOR: NOTICES},
             PostedBooks(P),
             partitions=PARTITIONS,
+            installation=INSTALLATION,
             places={DEBTOR: "2:11"},
             versions=versions,
         )
@@ -151,18 +163,49 @@ def test_a_posting_is_notified_by_the_subscriptions_that_it_names() -> None:
 
 
 def test_a_posting_that_names_no_subscriptions_is_notified_by_the_present_ones() -> None:
-    former = LedgerHandler(P, WINDOW, {DEBTOR: RECEIPTS}, partitions=PARTITIONS)
+    former = LedgerHandler(P, WINDOW, {DEBTOR: RECEIPTS}, partitions=PARTITIONS, installation=INSTALLATION)
     made = processed(former, INPUT[:2])[1]
     posted = decode_ledger_event(posting_of(made).value or b"")
     assert isinstance(posted, Posting)
-    mender = LedgerRepair(P, WINDOW, {DEBTOR: RECEIPTS}, PostedBooks(P), partitions=PARTITIONS)
+    mender = LedgerRepair(
+        P, WINDOW, {DEBTOR: RECEIPTS}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION
+    )
     mender.correct()
     again = mender.mend(INPUT[1], msgspec.structs.replace(posted, notified_by=None), None)
     assert [output.topic for output in again] == [output.topic for output in made]
 
 
+@pytest.mark.parametrize("form", [OF_ORIGIN, OF_INSTALLATION])
+def test_a_lost_posting_has_the_form_of_the_effects_that_exist(form: str) -> None:
+    """Else a lost request would be made a second time, under another id."""
+    both = Subscriptions((*RECEIPTS.subscriptions, Subscription("event", "file:event")))
+    subscriptions, places = {DEBTOR: both}, {DEBTOR: "2:9"}
+    whole = LedgerHandler(P, WINDOW, subscriptions, places, partitions=PARTITIONS, installation=INSTALLATION)
+    whole._effect_ids = form
+    made = processed(whole, INPUT[:2])[1]
+    requests = [one for one in made if one.topic == EFFECTS_REQUESTS]
+    mender = LedgerRepair(
+        P,
+        WINDOW,
+        subscriptions,
+        PostedBooks(P),
+        partitions=PARTITIONS,
+        installation=INSTALLATION,
+        places=places,
+        versions={"2:9": both},
+    )
+    mender.correct()
+    kept = decode_request(requests[1].value or b"")
+    assert isinstance(kept, EffectRequest)
+    again = mender.mend(INPUT[1], None, decoded(leg_of(made)), [kept])
+    assert [one for one in again if one.topic == EFFECTS_REQUESTS] == requests
+    posted = decode_ledger_event(posting_of(again).value or b"")
+    assert isinstance(posted, Posting)
+    assert posted.notified_by == NotifiedBy("2:9", None, form)
+
+
 def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS)
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION)
     mender.correct()
     leg = CreditLeg("p-1", DEBTOR, CREDITOR, 999, "EUR", "1993-01-01")
     with pytest.raises(InternalInputError, match="does not follow"):
@@ -172,7 +215,7 @@ def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:
 
 
 def test_state_without_a_posting_is_reverted() -> None:
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS)
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION)
     for key, value in _state_of(Account({"EUR": 70}, 0)):
         mender.store.restore(key, value)
     mender.correct()

@@ -15,6 +15,7 @@ from shared.events.transfers import (
     Transfer,
     encode_transfer,
 )
+from tests.installation import INSTALLATION
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, reversal, transfer
 from tests.partitions import PARTITIONS
 from tests.stores import restore
@@ -28,14 +29,16 @@ def record(event: bytes | None, partition: int = P, headers: tuple[tuple[str, by
 def test_an_operators_command_is_its_own_origin(origin: bytes | None) -> None:
     headers = () if origin is None else (("origin", origin),)
     value = encode_transfer(AccountOpened(DEBTOR, 1))
-    [output] = LedgerHandler(P, 1, {}, partitions=PARTITIONS).process(record(value, headers=headers))
+    [output] = LedgerHandler(P, 1, {}, partitions=PARTITIONS, installation=INSTALLATION).process(
+        record(value, headers=headers)
+    )
     own = b"ledger.transfers:%d:7" % P
     assert (output.topic, output.key) == (LEDGER_POSTINGS, DEBTOR.encode())
     assert output.headers == (("origin", origin or own), ("source", own))
 
 
 def test_both_outputs_of_a_debit_name_their_source() -> None:
-    handler = LedgerHandler(P, 1, {}, partitions=PARTITIONS)
+    handler = LedgerHandler(P, 1, {}, partitions=PARTITIONS, installation=INSTALLATION)
     handler.process(record(encode_transfer(AccountOpened(DEBTOR, None))))
     outputs = handler.process(record(encode_transfer(transfer()), headers=(("origin", b"payments.raw:0:1"),)))
     assert [output.topic for output in outputs] == [LEDGER_POSTINGS, LEDGER_TRANSFERS]
@@ -63,7 +66,7 @@ ORIGIN = (("origin", b"payments.raw:0:1"),)
     ],
 )
 def test_a_record_that_no_service_writes_is_a_defect(bad: Record) -> None:
-    handler = LedgerHandler(bad.partition, 1, {}, partitions=PARTITIONS)
+    handler = LedgerHandler(bad.partition, 1, {}, partitions=PARTITIONS, installation=INSTALLATION)
     with pytest.raises(InternalInputError, match=f"ledger.transfers:{bad.partition}:7"):
         handler.process(bad)
     assert list(handler.store.changes()) == []
@@ -83,7 +86,7 @@ def test_an_unbalanced_posting_is_a_defect(entries: list[Entry]) -> None:
 
 
 def test_a_transfer_that_does_not_add_up_is_not_booked() -> None:
-    handler = LedgerHandler(0, 1, {}, partitions=PARTITIONS)
+    handler = LedgerHandler(0, 1, {}, partitions=PARTITIONS, installation=INSTALLATION)
     broken = Transfer("p", "cash@0", CREDITOR, 1000, "EUR", 999, "EUR", DAY)
     with pytest.raises(UnbalancedPostingError):
         handler.process(record(encode_transfer(broken), 0, ORIGIN))
@@ -92,7 +95,7 @@ def test_a_transfer_that_does_not_add_up_is_not_booked() -> None:
 
 def test_a_successor_restores_accounts_and_payments(ledger: Ledger) -> None:
     ledger.send(transfer())
-    successor = LedgerHandler(P, 100, {}, partitions=PARTITIONS)
+    successor = LedgerHandler(P, 100, {}, partitions=PARTITIONS, installation=INSTALLATION)
     restore(successor.store, ledger.changelogs[P])
     assert dict(successor.accounts.items()) == dict(ledger.handlers[P].accounts.items())
     outputs = successor.process(record(encode_transfer(reversal()), headers=ORIGIN))

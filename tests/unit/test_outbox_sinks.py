@@ -334,7 +334,7 @@ def test_a_mail_has_the_amount_that_the_ledger_booked(leg: str, amount_minor: in
     entries = (Entry("alice", "EUR", amount_minor), Entry("in-transit@0", "EUR", -amount_minor))
     posting = Posting("p", leg, "alice", "bob", entries, "2026-01-05")
     subscribed = Subscriptions((Subscription(kind, "mailto:alice@example.org"),))
-    [request] = requests_for(posting, "alice", b"payments.raw:0:0", {"alice": subscribed})
+    [request] = requests_for(posting, "alice", b"payments.raw:0:0", {"alice": subscribed}, installation="")
     assert compose(request).subject == subject
 
 

@@ -19,6 +19,7 @@ from shared.events.effects import decode_subscriptions
 from shared.events.headers import REPAIR, Coordinates, header
 from shared.events.operations import decode_repaired
 from shared.kafka.client.errors import DrainTimeoutError
+from tests.installation import INSTALLATION
 
 LOST = Violation(INVARIANT_OF[Kind.SKIPPED], Kind.SKIPPED.value, "payments.raw:2:7", "")
 TWICE = Violation(INVARIANT_OF[Kind.TWO_OUTCOMES], Kind.TWO_OUTCOMES.value, "payments.accepted:1:4", "")
@@ -77,7 +78,7 @@ class Scope:
 
 
 async def no_reference(_: object) -> Reference:
-    return Reference(ReferenceData({}, {}), History(decode_subscriptions))
+    return Reference(ReferenceData({}, {}), History(decode_subscriptions), INSTALLATION)
 
 
 async def repaired(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Report:

@@ -20,6 +20,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from shared.events.catalogue import BY_NAME, REPLICATION_FACTOR, TOPICS, Topic
+from shared.kafka.admin.installation import ensure_installation
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.cluster import Cluster, check
 from shared.kafka.client.errors import TopicMismatchError, is_retriable, unavailable
@@ -43,6 +44,8 @@ async def ensure_topics(
 ) -> list[str]:
     """Create the topics that are missing, and wait until every broker sees a leader for each partition.
 
+    With the catalogue's topics, the installation gets its id.
+
     Args:
         partitions: of each topic, ONCE_PARTITIONS.
         replication_factor: replicas of each partition of a topic that is created. It is never taken from the brokers
@@ -57,7 +60,17 @@ async def ensure_topics(
         KafkaUnavailableError: no broker answers, or too few are there for the replication factor.
         TopicMismatchError: a topic exists with another number of partitions.
     """
-    wanted = TOPICS if topics is None else topics
+    created = await _ensure(
+        bootstrap_servers, partitions, replication_factor, TOPICS if topics is None else topics, deadline_s
+    )
+    if topics is None:
+        await ensure_installation(bootstrap_servers)
+    return created
+
+
+async def _ensure(
+    bootstrap_servers: Bootstrap, partitions: int, replication_factor: int, wanted: Sequence[Topic], deadline_s: float
+) -> list[str]:
     deadline = time.monotonic() + deadline_s
     created: list[str] = []
     async with Cluster(bootstrap_servers, deadline_s=deadline_s, connect_s=deadline_s) as cluster:

@@ -8,6 +8,7 @@ import pytest
 
 from shared.events.headers import Coordinates, header
 from shared.events.identity import content_digest, identity_digest
+from shared.events.installation import Installation, decode_installation, encode_installation
 from shared.events.payments import (
     Payment,
     Repeat,
@@ -16,6 +17,8 @@ from shared.events.payments import (
     encode_repeat,
 )
 from shared.events.postings import (
+    OF_INSTALLATION,
+    OF_ORIGIN,
     Account,
     Decline,
     Entry,
@@ -161,21 +164,21 @@ def test_every_schema_version_is_still_read(value: bytes) -> None:
                 "b",
                 (Entry("in-transit@1", "CZK", -1), Entry("b", "CZK", 1)),
                 "1993-01-01",
-                notified_by=NotifiedBy("1:0", "0:4"),
+                notified_by=NotifiedBy("1:0", "0:4", OF_INSTALLATION),
             ),
             (
                 b'{"type":"posting","payment_id":"p","leg":"credit","debtor":"a","creditor":"b",'
                 b'"entries":[["in-transit@1","CZK",-1],["b","CZK",1]],"value_date":"1993-01-01",'
-                b'"notified_by":["1:0","0:4"]}'
+                b'"notified_by":["1:0","0:4","2"]}'
             ),
             encode_ledger_event,
             decode_ledger_event,
         ),
         (
-            Decline("p", "a", DeclineReason.NO_RATE, "1993-01-01", notified_by=NotifiedBy(None, None)),
+            Decline("p", "a", DeclineReason.NO_RATE, "1993-01-01", notified_by=NotifiedBy(None, None, OF_INSTALLATION)),
             (
                 b'{"type":"decline","payment_id":"p","debtor":"a","reason":"no_rate","value_date":"1993-01-01",'
-                b'"notified_by":[null,null]}'
+                b'"notified_by":[null,null,"2"]}'
             ),
             encode_ledger_event,
             decode_ledger_event,
@@ -187,6 +190,47 @@ def test_golden_bytes(
 ) -> None:
     assert encode(event) == value
     assert decode(value) == event
+
+
+@pytest.mark.parametrize(
+    ("value", "event"),
+    [
+        (
+            (
+                b'{"type":"posting","payment_id":"p","leg":"credit","debtor":"a","creditor":"b",'
+                b'"entries":[["in-transit@1","CZK",-1],["b","CZK",1]],"value_date":"1993-01-01",'
+                b'"notified_by":["1:0","0:4"]}'
+            ),
+            Posting(
+                "p",
+                "credit",
+                "a",
+                "b",
+                (Entry("in-transit@1", "CZK", -1), Entry("b", "CZK", 1)),
+                "1993-01-01",
+                notified_by=NotifiedBy("1:0", "0:4", OF_ORIGIN),
+            ),
+        ),
+        (
+            (
+                b'{"type":"decline","payment_id":"p","debtor":"a","reason":"no_rate","value_date":"1993-01-01",'
+                b'"notified_by":[null,null]}'
+            ),
+            Decline("p", "a", DeclineReason.NO_RATE, "1993-01-01", notified_by=NotifiedBy(None, None, OF_ORIGIN)),
+        ),
+    ],
+)
+def test_golden_bytes_of_former_versions(value: bytes, event: object) -> None:
+    """Read, and not written any more."""
+    assert decode_ledger_event(value) == event
+
+
+def test_golden_bytes_of_an_installation() -> None:
+    value = b'{"id":"3f2a9c0de1b84c7d8a6655f0c4e21b97","made_at_ms":1700000000000}'
+    installation = Installation("3f2a9c0de1b84c7d8a6655f0c4e21b97", 1_700_000_000_000)
+    assert encode_installation(installation) == value
+    assert decode_installation(value) == installation
+    assert decode_installation(value[:-1] + b',"made_by":"once up"}') == installation
 
 
 def test_golden_bytes_of_a_repeat() -> None:

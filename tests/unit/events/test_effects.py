@@ -39,6 +39,7 @@ from shared.events.effects import (
     encode_waiting,
 )
 from shared.events.transfers import DeclineReason
+from tests.installation import INSTALLATION
 
 ORIGIN = b"payments.raw:3:1207"
 ID = "842acd040836c8470bc1565309804dca"
@@ -285,8 +286,14 @@ def test_omitted_fields_have_their_defaults() -> None:
 
 def test_golden_effect_id() -> None:
     framed = b"19:payments.raw:3:12077:receipt5:debit13:file:receipts"
-    assert effect_id(ORIGIN, "receipt", "debit", "file:receipts") == ID
+    assert effect_id(ORIGIN, "receipt", "debit", "file:receipts", installation="") == ID
     assert blake2b(framed, digest_size=16).hexdigest() == ID
+
+
+def test_golden_effect_id_of_an_installation() -> None:
+    framed = b"32:3f2a9c0de1b84c7d8a6655f0c4e21b9719:payments.raw:3:12077:receipt5:debit13:file:receipts"
+    identity = effect_id(ORIGIN, "receipt", "debit", "file:receipts", installation=INSTALLATION)
+    assert identity == blake2b(framed, digest_size=16).hexdigest() == "bf3db6ad782707825ce98fcbd5521544"
 
 
 @pytest.mark.parametrize(
@@ -300,12 +307,20 @@ def test_golden_effect_id() -> None:
     ],
 )
 def test_every_part_changes_the_effect_id(parts: tuple[bytes, str, str, str]) -> None:
-    assert effect_id(*parts) != ID
+    assert effect_id(*parts, installation="") != ID
+
+
+@pytest.mark.parametrize("installation", [INSTALLATION, "a", "19:payments.raw:3:1207"])
+def test_installations_share_no_effect_id(installation: str) -> None:
+    own = effect_id(ORIGIN, "receipt", "debit", "file:receipts", installation=installation)
+    others = {effect_id(ORIGIN, "receipt", "debit", "file:receipts", installation=i) for i in ("", installation + "0")}
+    assert own not in others
 
 
 @given(st.lists(st.tuples(st.binary(max_size=4), *[st.text("1:a", max_size=4)] * 3), unique=True, max_size=20))
 def test_no_two_effects_share_an_id(parts: list[tuple[bytes, str, str, str]]) -> None:
-    assert len({effect_id(*each) for each in parts}) == len(parts)
+    ids = {effect_id(*each, installation=installation) for each in parts for installation in ("", "1", "1:1")}
+    assert len(ids) == 3 * len(parts)
 
 
 @pytest.mark.parametrize(
