@@ -1,4 +1,8 @@
-"""The outbox of one version is killed with a request under way, and the other version goes on: no effect twice."""
+"""The outbox of one version is killed with requests under way, and the other version goes on: no effect twice.
+
+What the first version had claimed and marked in Redis, and not committed, counts for the other one. A mail server shows
+that: unlike a receiver of keys, it takes a second mail.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -45,4 +49,31 @@ async def test_every_effect_is_made_once(running: World, tmp_path: Path, version
     successor = of(version.other, running.outbox(**former)).start().wait_ready()
     results = await running.settled(requests)
     assert assert_i11(requests, results, running.webhook_effects()) == {EffectState.SENT: EFFECTS}
+    assert successor.process.terminate() == 0
+
+
+MAILS = 16
+
+
+@pytest.mark.parametrize(
+    ("point", "doubts"),
+    [(f"{crash.AFTER_MARK}=kill:1", 0), (f"{crash.AFTER_CALL}=kill:3", 1)],
+    ids=["marked", "called"],
+)
+async def test_marks_and_claims_of_the_previous_version_prevent_a_second_mail(
+    running: World, tmp_path: Path, point: str, doubts: int
+) -> None:
+    root = unpack(tmp_path)
+    previous(running.outbox(), root).start().wait_ready().process.terminate()  # trusts Redis
+    settings = {"OUTBOX_CALLS_MAX": "1", **BRIEF}  # one call at a time, so one is under way
+    doomed = previous(running.outbox(CRASH_POINT=point, **settings), root).start().wait_ready()
+    requests = await running.request(MAILS, "mailto:alice@example.org")
+    assert doomed.wait_exit() == -signal.SIGKILL
+    made = sum(running.mail_effects()[request.effect_id] for request in requests)
+    assert made > 0
+    successor = running.outbox(**settings).start().wait_ready()
+    results = await running.settled(requests)
+    states = assert_i11(requests, results, running.mail_effects())
+    assert states[EffectState.IN_DOUBT] == doubts
+    assert states[EffectState.SENT] == MAILS - doubts
     assert successor.process.terminate() == 0
