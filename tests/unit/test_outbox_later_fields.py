@@ -64,7 +64,7 @@ def test_a_request_that_waited_and_failed_is_a_dead_letter_with_all_its_fields()
 
 @pytest.mark.parametrize("state", [EffectState.FAILED, EffectState.IN_DOUBT])
 def test_a_decision_on_it_and_the_result_of_another_owner_keep_them(state: EffectState) -> None:
-    mark = Mark(state, 5, 1, 1, 0, "", "said")
+    mark = Mark(state, 5, 1, 1, 0)
     known = after_claim(taken_up(LATER), Claim(Status.KNOWN, mark=mark), HOLD, NOW_MS)
     assert isinstance(known, Done)
     result, _ = written(known)
