@@ -11,9 +11,9 @@ from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import Means
 from shared.events import catalogue
+from shared.kafka.admin.installation import installation_id
 from shared.kafka.admin.topics import check_topics, topic_config
 from shared.kafka.client.access import access
-from shared.kafka.client.cluster import Cluster
 from shared.kafka.runtime.runtime import run_service
 from shared.settings import OutboxSettings
 
@@ -40,8 +40,7 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
         for name in ("retention.ms", "segment.ms")
     ]
     capacity = Capacity(settings.rate_per_s, memory_ms(settings, longest_replay_ms(*limits)), settings.partitions)
-    async with Cluster(access(settings)) as cluster:
-        installation = await cluster.cluster_id()
+    installation = await installation_id(access(settings))
     for sink in sinks.values():
         await stack.enter_async_context(sink)
     circuits = Circuits(settings.circuit_failures, settings.circuit_open_s)
