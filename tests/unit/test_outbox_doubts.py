@@ -144,7 +144,12 @@ def test_every_row_of_calls_is_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "fail"), [(row, fail) for row, fails in SITES.items() for fail in fails], ids=lambda value: str(value)[:60]
+    ("row", "fail"),
+    [
+        pytest.param(row, fail, id=f"{row[0]}-{row[1]}-{number}")
+        for row, fails in SITES.items()
+        for number, fail in enumerate(fails)
+    ],
 )
 async def test_a_call_that_fails_has_its_outcome(
     tmp_path: Path,
