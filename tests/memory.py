@@ -23,6 +23,7 @@ from services.transform.service import TransformHandler
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.eos.records import Handler, Record
 from shared.eos.store import Change
+from shared.events import catalogue
 from shared.events.catalogue import (
     EFFECTS_REQUESTS,
     LEDGER_BALANCES,
@@ -38,11 +39,13 @@ from shared.events.catalogue import (
 )
 from shared.events.effects import EffectRequest, Subscriptions, decode_request
 from shared.events.headers import Headers
+from shared.events.installation import Installation, encode_installation
 from shared.events.partitions import partition_for
 from shared.events.postings import LedgerEvent, decode_ledger_event
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.events.validation import key_of
+from tests.installation import INSTALLATION
 from tests.partitions import PARTITIONS
 from tests.stores import commit, restore
 
@@ -97,6 +100,8 @@ class Pipeline:
         self.now_ms = 0
         self.logs: defaultdict[tuple[str, int], list[Record]] = defaultdict(list)
         self._tables: dict[str, tuple[dict[str, Any], dict[str, str]]] = {topic: ({}, {}) for topic in REFERENCE}
+        made = encode_installation(Installation(INSTALLATION, 0))
+        self._append(catalogue.INSTALLATION, 0, INSTALLATION.encode(), made, ())
         for topic, values in (
             (REFERENCE_FEES, fees),
             (REFERENCE_RATES, {pair: Rate(rate) for pair, rate in rates.items()}),
@@ -116,6 +121,7 @@ class Pipeline:
             subscriptions=subscribed,
             subscription_places=places,
             partitions=partitions,
+            installation=INSTALLATION,
         )
         for partition in range(partitions):
             self._add(PAYMENTS_RAW, partition, partial(ingest, partition))
