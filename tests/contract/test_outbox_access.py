@@ -147,7 +147,7 @@ async def test_a_replica_and_full_memory_are_not_refusals(tmp_path: Path) -> Non
         assert await refusal(Way(address_of(first.url))) == ""
 
 
-@pytest.mark.parametrize("rules", [("-evalsha",), ("-hmget",), ("-set",), ("resetkeys",), ("off",)])
+@pytest.mark.parametrize("rules", [("-evalsha",), ("-hmget",), ("-get",), ("resetkeys",), ("off",)])
 async def test_a_right_that_vanishes_stops_the_owner_and_loses_nothing(
     changed: Secured, rules: tuple[str, ...]
 ) -> None:

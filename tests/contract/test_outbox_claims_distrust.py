@@ -384,7 +384,8 @@ async def test_a_server_whose_clock_is_set(tmp_path: Path, off_s: int) -> None:
     offset.write_text("+0")
     server = ReplicatedRedis(tmp_path)
     server.process.env.update(
-        LD_PRELOAD=require_faketime(),
+        # The C library's malloc as well: that of jemalloc reads the clock before libfaketime is ready
+        LD_PRELOAD=f"{require_faketime()} libc.so.6",
         FAKETIME_TIMESTAMP_FILE=str(offset),
         FAKETIME_NO_CACHE="1",
         FAKETIME_DONT_FAKE_MONOTONIC="1",

@@ -180,6 +180,11 @@ async def begun(request: pytest.FixtureRequest, client: Redis) -> Begun:
     """A rebuild that waits before its first step, in the middle, or before its last step."""
     rebuild = Begun(owner(client, 1), 2 * KEYS_PER_CALL_MAX, request.param)
     await rebuild.reached()
+
+    async def written() -> bool:
+        return request.param < KEYS_PER_CALL_MAX or await entry_of(client, KEYS_PER_CALL_MAX - 1) is not None
+
+    await eventually(written, "no step is under way")
     return rebuild
 
 
