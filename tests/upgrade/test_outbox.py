@@ -67,7 +67,7 @@ async def test_marks_and_claims_of_the_previous_version_prevent_a_second_mail(
     previous(running.outbox(), root).start().wait_ready().process.terminate()  # trusts Redis
     settings = {"OUTBOX_CALLS_MAX": "1", **BRIEF}  # one call at a time, so one is under way
     doomed = previous(running.outbox(CRASH_POINT=point, **settings), root).start().wait_ready()
-    requests = await running.request(MAILS, "mailto:alice@example.org")
+    requests = await running.request(MAILS, "mailto:alice@example.org", account="one")  # so on one partition
     assert doomed.wait_exit() == -signal.SIGKILL
     made = sum(running.mail_effects()[request.effect_id] for request in requests)
     assert made > 0
