@@ -6,11 +6,15 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from services.outbox.dispatch import Calls, Circuits, Claimed, Until
+from services.outbox.dispatch import Calls
 from services.outbox.domain import Call, Done, Job, Later, Policy
+from services.outbox.endpoints import Endpoints
+from services.outbox.flights import Claimed, Flight, Until
+from services.outbox.lanes import Lanes
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome
 from shared.events.effects import Channel, EffectRequest
+from shared.events.endpoints import Endpoint
 from tests.sinks.effects import effect
 
 FAILURES_MAX, OPEN_S = 3, 10.0
@@ -46,8 +50,9 @@ class FakeSink:
     called: list[int] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
     running_max: int = 0
+    wait: dict[int, asyncio.Event] = field(default_factory=dict)  # by number, before its answer
 
-    def circuit(self, destination: str) -> str:
+    def lane(self, destination: str) -> str:
         return destination.partition("?")[0]
 
     async def deliver(self, request: EffectRequest) -> Outcome:
@@ -57,6 +62,8 @@ class FakeSink:
         self.running_max = max(self.running_max, len(self.running))
         for _ in range(5 + number % 3):
             await asyncio.sleep(0)
+        if number in self.wait:
+            await self.wait[number].wait()
         self.during()
         self.running.remove(number)
         return self.answer(number)
@@ -82,12 +89,15 @@ class Rig:
 
     clock: Clock
     sink: FakeSink
+    lanes: Lanes
+    endpoints: dict[str, Endpoint]
     calls: Calls
-    stopping: asyncio.Event
+    closing: asyncio.Event
     reached: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     marked: list[str] = field(default_factory=list)
     overtaken: str | None = None
+    _turn: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def begin(self, effect_id: str) -> str | None:
         self.begun.append(effect_id)
@@ -97,18 +107,53 @@ class Rig:
         self.marked.append(done.job.effect_id)
 
     def until(self, lease_s: float = 60.0) -> Until:
-        return Until(self.clock.now_s + lease_s, self.stopping, self.begin, self.mark, self.reached.append)
+        return Until(
+            self.clock.now_s + lease_s,
+            self.closing,
+            self.begin,
+            self.mark,
+            self.reached.append,
+            lambda _: self._turn.set(),
+        )
+
+    def start(self, claimed: Sequence[Claimed], lease_s: float = 60.0) -> list[Flight]:
+        """Start calls whether their lanes have room or not, those of a chain one after the other."""
+        until, chains, flights = self.until(lease_s), dict[tuple[str, str], Flight](), list[Flight]()
+        for item in claimed:
+            request = item.job.request
+            lane = None
+            if request.destination.startswith("http"):
+                lane = self.lanes.lane(self.calls.lane_of(request), self.sink.calls_max)
+                lane.claimed += 1
+            flight = Flight(item.job, until, claimed=item, lane=lane)
+            chain = item.job.chain
+            self.calls.start(flight, None if chain is None else chains.get(chain))
+            if chain is not None:
+                chains[chain] = flight
+            flights.append(flight)
+        return flights
+
+    async def ends(self, flights: Sequence[Flight]) -> None:
+        """Wait until all of these have a decision."""
+        while any(flight.decision is None for flight in flights):
+            self._turn.clear()
+            await self._turn.wait()
 
     async def run(self, claimed: Sequence[Claimed], lease_s: float = 60.0) -> list[Done | Later]:
-        decided = await self.calls.run(claimed, self.until(lease_s))
-        assert sorted(decision.job.effect_id for decision in decided) == sorted(c.job.effect_id for c in claimed)
-        assert not self.sink.running
+        """Make all calls, and return the decisions in the order of the requests."""
+        flights = self.start(claimed, lease_s)
+        await self.ends(flights)
+        self.calls.show()
+        decided = [flight.decision for flight in flights if isinstance(flight.decision, Done | Later)]
+        assert len(decided) == len(flights)
         return sorted(decided, key=lambda decision: decision.job.sequence)
 
 
 def rig(clock: Clock, sink: FakeSink, calls_max: int = 1) -> Rig:
-    calls = Calls({Channel.WEBHOOK: sink}, Circuits(FAILURES_MAX, OPEN_S), POLICY, calls_max)
-    return Rig(clock, sink, calls, asyncio.Event())
+    lanes = Lanes(calls_max, 1000, FAILURES_MAX, OPEN_S)
+    endpoints: dict[str, Endpoint] = {}
+    calls = Calls({Channel.WEBHOOK: sink}, lanes, POLICY, Endpoints(endpoints, 0))
+    return Rig(clock, sink, lanes, endpoints, calls, asyncio.Event())
 
 
 def claimed(clock: Clock, number: int, status: Status = Status.NEW, **changes: Any) -> Claimed:

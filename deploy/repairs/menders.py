@@ -13,7 +13,8 @@ from deploy.repairs.reference import Reference
 from services.ingest.service import IngestHandler
 from services.ledger.repair import LedgerRepair
 from services.outbox.domain import Done
-from services.outbox.intake import job_of, outputs_of
+from services.outbox.endings import outputs_of
+from services.outbox.intake import job_of
 from services.outbox.waiting import WaitingStore
 from services.transform.service import TransformHandler
 from shared.eos.crash import NO_CRASHES
@@ -118,7 +119,7 @@ class _Outbox:
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._waiting = WaitingStore()
+        self._waiting = WaitingStore(lambda request: request.destination)
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         self._store = Stores(self._waiting, self._trust)
 
@@ -131,7 +132,7 @@ class _Outbox:
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
         request = decode_request(record.value or b"")
-        if isinstance(request, Resolution) or self._waiting.get(request.effect_id) is not None:
+        if isinstance(request, Resolution) or request.effect_id in self._waiting:
             return []
         for name, trust in list(self._trust.items()):
             # Redis does not know this result: the next owner rebuilds it

@@ -5,15 +5,19 @@ import time
 from contextlib import AsyncExitStack
 
 from services.outbox.connection import check_access, connect, way_of
-from services.outbox.dispatch import Calls, Circuits
-from services.outbox.limits import Capacity, longest_replay_ms, memory_ms, policy_of
+from services.outbox.dispatch import Calls
+from services.outbox.endpoints import Endpoints
+from services.outbox.lanes import Lanes
+from services.outbox.limits import HOUR_MS, Capacity, longest_replay_ms, memory_ms, policy_of
 from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import Means
 from shared.events import catalogue
+from shared.events.endpoints import decode_endpoint
 from shared.kafka.admin.installation import installation_id
 from shared.kafka.admin.topics import check_topics, topic_config
 from shared.kafka.client.access import access
+from shared.kafka.runtime.global_table import GlobalTable
 from shared.kafka.runtime.runtime import run_service
 from shared.settings import OutboxSettings
 
@@ -23,6 +27,7 @@ TOPICS = [
     catalogue.EFFECTS_RESULTS,
     catalogue.EFFECTS_WAITING,
     catalogue.EFFECTS_DEAD_LETTER,
+    catalogue.REFERENCE_ENDPOINTS,
 ]
 
 
@@ -43,9 +48,11 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
     installation = await installation_id(access(settings))
     for sink in sinks.values():
         await stack.enter_async_context(sink)
-    circuits = Circuits(settings.circuit_failures, settings.circuit_open_s)
-    calls = Calls(sinks, circuits, policy, settings.calls_max)
-    return Outbox(Means(settings, redis, calls, policy, installation, capacity))
+    table = GlobalTable(access(settings), catalogue.REFERENCE_ENDPOINTS, bytes.decode, decode_endpoint)
+    endpoints = Endpoints(table.values, int(settings.disable_after_h * HOUR_MS))
+    lanes = Lanes(settings.calls_max, settings.lane_calls_max, settings.circuit_failures, settings.circuit_open_s)
+    calls = Calls(sinks, lanes, policy, endpoints)
+    return Outbox(Means(settings, redis, calls, policy, endpoints, installation, capacity), resources=(table,))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class _Script(Protocol):
 
 
 class Claims:
-    """The claims of one partition under one owner. Only `begin` may be called while other calls are under way.
+    """The claims of one partition under one owner. Its methods may run at once, each for effects of its own.
 
     Every method raises DistrustedError, and FencedError when another owner entered. Discard the object after either.
 
@@ -258,7 +258,7 @@ def _claim_of(status: bytes) -> Claim:
 
 
 class Asking:
-    """A round's requests to Redis between its claims and its commit: calls begun, effects marked.
+    """An owner's requests to Redis between its claims and its commits: calls begun, effects marked.
 
     Invariant: once Redis failed or another owner entered, nothing more is requested and no further call begins. The
     failure is kept in `distrusted` or `fenced`, not raised: calls that are under way must end first.
@@ -282,8 +282,9 @@ class Asking:
         return self._why()
 
     async def tell(self, done: Done) -> None:
-        """Mark the outcome of one effect, without waiting for the rest of the round."""
-        await self._mark([(done.job.effect_id, mark_of(done.result))])
+        """Mark the outcome of one effect, without waiting for others."""
+        if await self._mark([(done.job.effect_id, mark_of(done.result))]):
+            self._told.add(done.job.effect_id)
 
     async def mark(self, decided: Sequence[Done | Later | Void]) -> list[Done | Later | Void]:
         """Mark what is not marked yet, and give back the claims that are to be released.
@@ -293,7 +294,9 @@ class Asking:
         marks: list[tuple[str, Mark | None]] = []
         for decision in decided:
             effect_id = decision.job.effect_id
-            if isinstance(decision, Done) and not decision.known and effect_id not in self._told:
+            if effect_id in self._told:
+                self._told.remove(effect_id)
+            elif isinstance(decision, Done) and not decision.known:
                 marks.append((effect_id, mark_of(decision.result)))
             elif isinstance(decision, Later) and decision.release:
                 marks.append((effect_id, None))
@@ -305,17 +308,15 @@ class Asking:
         holder = self._claims.holder
         return [decision.unreleased(holder) if isinstance(decision, Later) else decision for decision in decided]
 
-    async def _mark(self, marks: list[tuple[str, Mark | None]]) -> None:
-        if self._why() is not None:
-            return
-        try:
-            await self._claims.mark(marks)
-        except FencedError as error:
-            self.fenced = error
-        except DistrustedError as error:
-            self.distrusted = error
-        else:
-            self._told.update(effect_id for effect_id, _ in marks)
+    async def _mark(self, marks: list[tuple[str, Mark | None]]) -> bool:
+        if self._why() is None:
+            try:
+                await self._claims.mark(marks)
+            except FencedError as error:
+                self.fenced = error
+            except DistrustedError as error:
+                self.distrusted = error
+        return self._why() is None
 
     def _why(self) -> str | None:
         failure = self.fenced or self.distrusted

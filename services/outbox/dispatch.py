@@ -1,4 +1,4 @@
-"""Calls to the outside: bounded, behind circuit breakers, in order where that was asked for.
+"""Calls to the outside: each a task of its own, in its destination's lane, in order where that was asked for.
 
 Invariant: a call begins only while its claim's lease covers it, and none once the partition is to be released. Of the
 effects of one chain, none is called while an earlier one is not done.
@@ -7,126 +7,38 @@ effects of one chain, none is called while an earlier one is not done.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Mapping
 
-from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, not_called
-from services.outbox.marks import Status
+from services.outbox.domain import Done, Later, Policy, after_call
+from services.outbox.endpoints import Endpoints
+from services.outbox.flights import EARLIER, LEFT_ALONE, WITHDRAWN, Claimed, Flight, now_ms
+from services.outbox.lanes import FULL, NO_CALL, Admission, Lane, Lanes
 from services.outbox.outcomes import Delivered, Outcome, Refused, Sink
 from shared.eos import crash
-from shared.events.effects import Channel, EffectRequest, channel_of
+from shared.events.effects import Channel, EffectFailure, EffectRequest, channel_of
 from shared.telemetry import catalogue
 from shared.telemetry.instruments import counter, gauge, histogram
 
-CIRCUITS_MAX = 10_000  # failing destinations remembered; with more, the one known longest is forgotten
 MAILTO = "mailto:"
-EARLIER = "an earlier one of its account is not done"
-LEFT_ALONE = "its destination is left alone for a while"
 
 EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
 EFFECT_CALL_SECONDS = histogram(catalogue.EFFECT_CALL_SECONDS)
 EFFECTS_RESENT = counter(catalogue.EFFECTS_RESENT)
 CIRCUITS_OPEN = gauge(catalogue.CIRCUITS_OPEN)
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(slots=True)
-class _Circuit:
-    failures: int = 0
-    opens_at_s: float = 0.0
-
-
-class Circuits:
-    """A circuit breaker for each name. Pure: seconds come in as arguments.
-
-    Closed, all calls go through. After `failures_max` failures in a row it opens, and for `open_s` seconds no call goes
-    through. Then one trial call does, and the others wait up to `open_s` seconds for its result.
-    """
-
-    def __init__(self, failures_max: int, open_s: float) -> None:
-        self._failures_max = failures_max
-        self._open_s = open_s
-        self._circuits: dict[str, _Circuit] = {}
-
-    def wait_s(self, name: str, now_s: float) -> float:
-        """Seconds until this destination may be called; 0 is now."""
-        circuit = self._circuits.get(name)
-        return 0.0 if circuit is None else max(circuit.opens_at_s - now_s, 0.0)
-
-    def enter_s(self, name: str, now_s: float) -> float:
-        """As `wait_s`, but the first caller takes a trial call that is due, and the others wait."""
-        circuit = self._circuits.get(name)
-        if circuit is None:
-            return 0.0
-        wait_s = max(circuit.opens_at_s - now_s, 0.0)
-        if wait_s == 0 and circuit.failures >= self._failures_max:
-            circuit.opens_at_s = now_s + self._open_s
-        return wait_s
-
-    def succeeded(self, name: str) -> None:
-        """The destination answered, whatever it said."""
-        self._circuits.pop(name, None)
-
-    def failed(self, name: str, now_s: float, retry_after_s: float | None = None) -> None:
-        """The destination did not accept a call, at `now_s` monotonic seconds, and may have asked for a pause."""
-        circuit = self._circuits.get(name)
-        if circuit is None:
-            if len(self._circuits) >= CIRCUITS_MAX:
-                del self._circuits[next(iter(self._circuits))]
-            circuit = self._circuits[name] = _Circuit()
-        circuit.failures += 1
-        if circuit.failures >= self._failures_max:
-            circuit.opens_at_s = max(circuit.opens_at_s, now_s + self._open_s)
-        if retry_after_s is not None:
-            circuit.opens_at_s = max(circuit.opens_at_s, now_s + retry_after_s)
-
-    def open_count(self, now_s: float) -> int:
-        return sum(circuit.opens_at_s > now_s for circuit in self._circuits.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """An effect that is to be called."""
-
-    job: Job  # as it was before it was claimed
-    call: Call  # what was decided then
-    status: Status  # of its claim
-
-    def put_off(self, not_before_ms: int, why: str) -> Later:
-        return not_called(self.job, self.call, self.status, not_before_ms, why)
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """The condition under which calls may begin."""
-
-    lease_s: float  # time.monotonic() from which on the lease would not cover a whole call
-    stopping: asyncio.Event  # set when the partition is to be released
-    begin: Callable[[str], Awaitable[str | None]]  # of a destination without keys; why there must be no call, or None
-    tell: Callable[[Done], Awaitable[None]]  # marks such an effect at once: until then its call is in doubt
-    reach: Callable[[str], None]  # passes a crash point, for tests
-
-    def why_over(self) -> str | None:
-        """Why no call may begin any more; None while one may."""
-        if self.stopping.is_set():
-            return "the partition was let go"
-        return "its claim's lease ran out" if time.monotonic() >= self.lease_s else None
+ENDPOINTS_DISABLED = gauge(catalogue.ENDPOINTS_DISABLED)
 
 
 class Calls:
-    """Calls through all sinks, `calls_max` at once; the partitions of an instance share one."""
+    """Calls through all sinks; the partitions of an instance share one."""
 
-    def __init__(self, sinks: Mapping[Channel, Sink], circuits: Circuits, policy: Policy, calls_max: int) -> None:
+    def __init__(self, sinks: Mapping[Channel, Sink], lanes: Lanes, policy: Policy, endpoints: Endpoints) -> None:
         self._sinks = sinks
-        self._circuits = circuits
+        self._lanes = lanes
         self._policy = policy
-        self._places = asyncio.Semaphore(calls_max)
-        # A call that has begun is in doubt when its owner dies, so none begins to wait within its sink
-        self._lanes = {id(sink): asyncio.Semaphore(sink.calls_max) for sink in sinks.values()}
+        self._endpoints = endpoints
+        self._queues: dict[Lane, deque[Flight]] = {}  # the next to get a turn is the first
+        self._failure: BaseException | None = None
         self._chance = random.SystemRandom()
 
     def takes_keys(self, request: EffectRequest) -> bool:
@@ -134,79 +46,192 @@ class Calls:
         sink = self._sink(request)
         return not request.destination.startswith(MAILTO) if isinstance(sink, str) else sink.takes_keys
 
-    def wait_s(self, request: EffectRequest) -> float:
-        """Seconds until the request's destination may be called."""
+    def lane_of(self, request: EffectRequest) -> str:
+        """The name of the request's lane."""
+        sink = self._sink(request)
+        return request.destination if isinstance(sink, str) else sink.lane(request.destination)
+
+    def admit(self, request: EffectRequest, first_ms: int) -> Admission:
+        """Take room for an effect that was first taken up at `first_ms`, if it may be claimed now.
+
+        None is needed for one that gets no call: its channel has no settings, its endpoint is disabled, or it is past
+        its deadline while its lane is open. A call then would take a slot for as long as a call may take, and there may
+        be as many of them as came in while the destination was down.
+        """
         sink = self._sink(request)
         if isinstance(sink, str):
-            return 0.0
-        return self._circuits.wait_s(sink.circuit(request.destination), time.monotonic())
+            return NO_CALL
+        lane = self._lane(sink, request)
+        if self._endpoints.is_disabled(lane.name):
+            return NO_CALL
+        admission = self._lanes.admit(lane, time.monotonic())
+        if 0 < admission.wait_s < FULL and now_ms() - first_ms >= self._policy.retry_deadline_ms:
+            return NO_CALL
+        return admission
 
-    async def run(self, claimed: Iterable[Claimed], until: Until) -> list[Done | Later]:
-        """Make all calls that may be made; return when each has been decided."""
-        alone: list[list[Claimed]] = []
-        chains: dict[tuple[str, str], list[Claimed]] = {}
-        for item in claimed:
-            if item.job.chain is None:
-                alone.append([item])
-            else:
-                chains.setdefault(item.job.chain, []).append(item)
-        groups = [*alone, *(sorted(chain, key=lambda item: item.job.sequence) for chain in chains.values())]
-        decided = await asyncio.gather(*(self._in_order(group, until) for group in groups))
-        CIRCUITS_OPEN.set(self._circuits.open_count(time.monotonic()))
-        return [decision for group in decided for decision in group]
+    def is_quick(self, request: EffectRequest) -> bool:
+        """Whether the request's lane is limited by this process and not by its destination."""
+        sink = self._sink(request)
+        return not isinstance(sink, str) and self._lane(sink, request).is_quick(time.monotonic())
 
-    async def _in_order(self, group: list[Claimed], until: Until) -> list[Done | Later]:
-        decided: list[Done | Later] = []
-        blocked: Later | None = None
-        for item in group:
-            if blocked is not None:
-                decided.append(item.put_off(blocked.not_before_ms, EARLIER))
+    def start(self, flight: Flight, after: Flight | None = None) -> None:
+        """Call a claimed effect as soon as its lane has a slot, and `after` is done."""
+        item, lane = flight.claimed, flight.lane
+        if item is None:
+            raise AssertionError(f"{flight.job.effect_id} is not to be called")
+        if lane is None:
+            self._end(flight, self._without_call(item))
+            return
+        flight.waited = lane.is_quick(time.monotonic())
+        if after is not None and after.decision is None:
+            after.next.append(flight)
+            flight.after = after
+            return
+        if after is not None and isinstance(after.decision, Later):
+            self._end(flight, item.put_off(now_ms(), EARLIER))
+            return
+        self._queues.setdefault(lane, deque()).append(flight)
+        self._begin()
+
+    def withdraw(self, flights: Iterable[Flight]) -> None:
+        """Put off those whose call has not begun."""
+        for flight in list(flights):
+            if flight.decision is not None or flight.task is not None or flight.lane is None:
                 continue
-            decision = await self._one(item, until)
-            decided.append(decision)
-            if isinstance(decision, Later):
-                blocked = decision
-        return decided
+            if flight.after is not None:
+                flight.after.next.remove(flight)
+                flight.after = None
+            else:
+                self._queues[flight.lane].remove(flight)
+                if not self._queues[flight.lane]:
+                    del self._queues[flight.lane]
+            self._put_off(flight, flight.until.why_over() or WITHDRAWN)
 
-    async def _one(self, item: Claimed, until: Until) -> Done | Later:
-        request = item.job.request
+    async def cancel(self, flights: Iterable[Flight]) -> None:
+        """End these, called or not, as a crash would."""
+        found = list(flights)
+        self.withdraw(found)
+        tasks = [flight.task for flight in found if flight.task is not None and not flight.task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def release(self, lane: Lane | None) -> None:
+        """Give back the room of an effect that gets no call after all."""
+        if lane is not None:
+            lane.claimed -= 1
+
+    def _begin(self) -> None:
+        """Begin what may begin, one of each lane in turn."""
+        waiting = 0  # lanes in a row that have no slot
+        while waiting < len(self._queues):
+            lane, queue = next(iter(self._queues.items()))
+            self._queues[lane] = self._queues.pop(lane)  # to the end
+            flight, waiting = queue[0], waiting + 1
+            why = self._refusal(flight, lane)
+            if why is not None:
+                queue.popleft()
+                self._put_off(flight, why)
+                waiting = 0
+            elif self._lanes.may_begin(lane):
+                queue.popleft()
+                self._call(flight, lane)
+                waiting = 0
+            if not queue and self._queues.get(lane) is queue:
+                del self._queues[lane]
+
+    def _refusal(self, flight: Flight, lane: Lane) -> str | None:
+        over = flight.until.why_over()
+        if over is not None:
+            return over
+        return LEFT_ALONE if self._lanes.wait_s(lane, time.monotonic()) > 0 else None
+
+    def _put_off(self, flight: Flight, why: str) -> None:
+        if flight.claimed is not None:
+            self._end(flight, flight.claimed.put_off(now_ms(), why))
+
+    def _call(self, flight: Flight, lane: Lane) -> None:
+        now_s = time.monotonic()
+        self._lanes.enter_s(lane, now_s)
+        number = self._lanes.begin(lane, now_s)
+        flight.task = asyncio.create_task(self._make(flight, lane, number))
+        flight.task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+
+    def raise_if_failed(self) -> None:
+        """Raise the defect that ended a call: a sink raises nothing that the outside could cause."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def _make(self, flight: Flight, lane: Lane, number: int) -> None:
+        item, until = flight.claimed, flight.until
+        request = flight.job.request
         sink = self._sink(request)
-        if isinstance(sink, str):
-            return self._decide(item, Refused(sink))
-        circuit = sink.circuit(request.destination)
-        async with self._lanes[id(sink)], self._places:
-            over = until.why_over()
-            if over is not None:
-                return item.put_off(now_ms(), over)
-            wait_s = self._circuits.enter_s(circuit, time.monotonic())
-            # An expired effect gets its last try, even if its destination fails for others
-            if wait_s > 0 and not item.job.expired(self._policy, now_ms()):
-                return item.put_off(now_ms() + int(wait_s * 1000) + 1, LEFT_ALONE)
+        decision: Done | Later | None = None
+        try:
+            if item is None or isinstance(sink, str):
+                raise AssertionError(f"{request.effect_id} cannot be called")
             refusal = None if sink.takes_keys else await until.begin(request.effect_id)
             if refusal is not None:
-                return item.put_off(now_ms(), refusal)
+                decision = item.put_off(now_ms(), refusal)
+                return
             until.reach(crash.BEFORE_CALL)
             begun_s = time.monotonic()
             outcome = await sink.deliver(request)
             until.reach(crash.AFTER_CALL)
-            self._observe(item, circuit, outcome, time.monotonic() - begun_s)
-            decision = self._decide(item, outcome)
+            self._observe(item, lane, outcome, time.monotonic() - begun_s)
+            decision = after_call(item.call.job, outcome, self._policy, now_ms(), self._chance.random())
             if isinstance(decision, Done) and not sink.takes_keys:
                 await until.tell(decision)
-            return decision
+        finally:
+            self._lanes.end(lane, number)
+            self._end(flight, decision)
+            self._begin()
 
-    def _observe(self, item: Claimed, circuit: str, outcome: Outcome, taken_s: float) -> None:
+    def _end(self, flight: Flight, decision: Done | Later | None) -> None:
+        """Keep a decision, and begin what waits for it; None if the call was cancelled."""
+        self.release(flight.lane)
+        flight.decision = decision
+        followers, flight.next = flight.next, []
+        flight.until.ended(flight)
+        for follower in followers:
+            follower.after = None
+            self.start(follower, flight)
+
+    def _observe(self, item: Claimed, lane: Lane, outcome: Outcome, taken_s: float) -> None:
         channel = channel_of(item.job.request.destination).value
         EFFECT_CALL_SECONDS.labels(channel).observe(taken_s)
         EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
         EFFECTS_RESENT.inc(item.call.resend)
         if isinstance(outcome, Delivered | Refused):
-            self._circuits.succeeded(circuit)
+            self._lanes.answered(lane, taken_s)
         else:
-            self._circuits.failed(circuit, time.monotonic(), outcome.retry_after_s)
+            self._lanes.failed(lane, time.monotonic(), outcome.retry_after_s)
+        if not isinstance(outcome, Refused):
+            self._endpoints.observe(lane.name, now_ms(), None if isinstance(outcome, Delivered) else outcome.detail)
 
-    def _decide(self, item: Claimed, outcome: Outcome) -> Done | Later:
-        return after_call(item.call.job, outcome, self._policy, now_ms(), self._chance.random())
+    def show(self) -> None:
+        """Show how many lanes are open and how many endpoints disabled."""
+        CIRCUITS_OPEN.set(self._lanes.open_count(time.monotonic()))
+        ENDPOINTS_DISABLED.set(self._endpoints.disabled_count())
+
+    def _without_call(self, item: Claimed) -> Done:
+        """Decide on an effect that was claimed to get no call."""
+        request = item.job.request
+        sink = self._sink(request)
+        if isinstance(sink, str):
+            return item.give_up(EffectFailure.REFUSED, sink)
+        name = sink.lane(request.destination)
+        if self._endpoints.is_disabled(name):
+            return item.give_up(EffectFailure.ENDPOINT_DISABLED, f"{name} is disabled: see `once endpoints list`")
+        return item.give_up(EffectFailure.RETRIES_EXHAUSTED, f"{name} was left alone when its deadline came")
+
+    def _lane(self, sink: Sink, request: EffectRequest) -> Lane:
+        return self._lanes.lane(sink.lane(request.destination), sink.calls_max)
 
     def _sink(self, request: EffectRequest) -> Sink | str:
         """The sink, or why there is none."""

@@ -116,6 +116,12 @@ class Later:
             job.tried,
         )
 
+    def is_as_stored(self, stored: Waiting | None) -> bool:
+        """Whether its record would say what the stored one says, but for its time and why it waits."""
+        if stored is None:
+            return False
+        return replace(self, detail=stored.detail, not_before_ms=stored.not_before_ms).waiting() == stored
+
     def unreleased(self, holder: str) -> "Later":
         """Where Redis could not be asked to release the claim: the next owner must not count it as a call.
 
@@ -263,6 +269,21 @@ def not_called(job: Job, call: Call, status: Status, not_before_ms: int, why: st
         return Later(replace(job, doubtful=True), not_before_ms, release=False, detail=why)
     # What was counted of a reopened one stays counted, for its mark is gone
     return Later(replace(call.job, attempts=call.job.attempts - 1), not_before_ms, release=True, detail=why)
+
+
+def give_up(job: Job, attempts: int, resends: int, failure: EffectFailure, detail: str, now_ms: int) -> Done:
+    """Decide on a claimed effect that gets no further call.
+
+    Args:
+        job: as `Call` has it.
+        attempts, resends: without that call.
+    """
+    job = replace(job, attempts=attempts, resends=resends)
+    if job.doubtful or resends > 0:
+        return Done(
+            job, _result(job, EffectState.IN_DOUBT, now_ms, detail=f"{detail}; an earlier call may have been taken")
+        )
+    return Done(job, _result(job, EffectState.FAILED, now_ms, failure, detail))
 
 
 def backoff_ms(policy: Policy, attempts: int, chance: float) -> int:

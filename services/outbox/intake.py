@@ -1,13 +1,19 @@
-"""From records of effects.requests to jobs, and from a decided effect to records. Pure."""
+"""From records of effects.requests to jobs, and which of them to claim. Pure."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
 
-from services.outbox.domain import Done, Job
-from shared.eos.records import Output, Record
-from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_RESULTS
+from services.outbox.domain import Job, Later
+from services.outbox.flights import Flight
+from services.outbox.lanes import FULL, Admission, Lane
+from services.outbox.waiting import Chain, WaitingStore
+from shared.eos.records import Record
 from shared.events.codec import InternalInputError
-from shared.events.effects import EffectRequest, EffectState, Resolution, decode_request, encode_request, encode_result
-from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
+from shared.events.effects import EffectRequest, Resolution, ResolutionAction, decode_request
+from shared.events.headers import ORIGIN, Coordinates, header
+
+ASIDE: Final = "its destination, or an earlier effect of its account, is not ready for it"
+_BEHIND: Final = Admission(None, 1.0)
 
 
 def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: int, *, doubtful: bool) -> Job:
@@ -41,27 +47,122 @@ def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: 
     )
 
 
-def runs_without_repeats(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Cut the jobs, in their order, so that no run has an effect twice: each decision builds on the one before."""
-    run: list[Job] = []
+class Entry:
+    """A request that the committed offset has not passed.
+
+    Attributes:
+        later: it is put aside, not claimed.
+        flight: it was claimed.
+        repeated: its effect is in hand already, or waits.
+    """
+
+    __slots__ = ("flight", "job", "later", "record", "repeated")
+
+    def __init__(self, record: Record, job: Job) -> None:
+        self.record = record
+        self.job = job
+        self.later: Later | None = None
+        self.flight: Flight | None = None
+        self.repeated = False
+
+    def is_settled(self, now_s: float, patience_s: float) -> bool:
+        """Whether the offset may pass it: it is decided, or has waited for its call for `patience_s`.
+
+        A call to a destination that is known to fail, or to take longer, is not waited for.
+        """
+        flight = self.flight
+        if flight is None:
+            return self.repeated or self.later is not None
+        if flight.decision is not None or now_s - flight.begun_s >= patience_s:
+            return True
+        return flight.lane is not None and (flight.lane.failures > 0 or flight.lane.took_s > patience_s)
+
+
+class Wish(NamedTuple):
+    """An effect to be claimed.
+
+    Attributes:
+        lane: where it has room; None if it gets no call.
+        entry: the request; None for an effect that waited.
+        after: the request of its chain that must be done first.
+    """
+
+    job: Job
+    lane: Lane | None
+    entry: Entry | None = None
+    after: Entry | None = None
+
+
+class Gate(Protocol):
+    """What `plan` asks of the calls."""
+
+    def lane_of(self, request: EffectRequest) -> str: ...
+
+    def admit(self, request: EffectRequest, first_ms: int) -> Admission: ...
+
+    def is_quick(self, request: EffectRequest) -> bool: ...
+
+
+def plan(
+    inbox: Iterable[Entry],
+    room: int,
+    gate: Gate,
+    waiting: WaitingStore,
+    flights: Mapping[str, Flight],
+    now_ms: int,
+) -> list[Wish]:
+    """Choose at most `room` requests to be claimed now, and put aside those that would hold up others.
+
+    Put aside is what waits for its lane, for effects of its lane that wait already, or for an earlier one of its chain.
+    A quick lane that is full is about to have room: its requests stay in the inbox, unless one behind them can be
+    claimed. So a backlog of one quick destination is not written to effects.waiting, and holds up no other.
+    """
+    wishes: list[Wish] = []
+    held: list[Entry] = []
+    chains: dict[Chain, Entry] = {}
     seen: set[str] = set()
-    for job in jobs:
+    for entry in inbox:
+        job, chain = entry.job, entry.job.chain
         if job.effect_id in seen:
-            yield run
-            run, seen = [], set()
-        run.append(job)
+            break  # each decision builds on the one before, which must be committed first
         seen.add(job.effect_id)
-    if run:
-        yield run
+        flight = flights.get(job.effect_id)
+        if entry.flight is None and entry.later is None and not entry.repeated:
+            if flight is not None and not flight.stored:
+                entry.flight = flight  # its transaction was aborted, and it is read again
+            elif flight is not None or job.effect_id in waiting:
+                entry.repeated = True
+            elif len(wishes) >= room:
+                break
+            elif job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
+                wishes.append(Wish(job, None, entry))
+                continue
+            else:
+                before = None if chain is None else chains.get(chain)
+                admission = _admission(job, before, gate, waiting, now_ms)
+                if admission.wait_s == 0:
+                    _put_aside(held, now_ms)
+                    wishes.append(Wish(job, admission.lane, entry, before))
+                elif admission.wait_s == FULL and (before in held or gate.is_quick(job.request)):
+                    held.append(entry)
+                else:
+                    _put_aside([entry], now_ms)
+        if chain is not None:
+            chains[chain] = entry
+    return wishes
 
 
-def outputs_of(done: Done, partition: int) -> list[Output]:
-    """The result, and a dead letter if the effect failed."""
-    job, result = done.job, done.result
-    headers = ((ORIGIN, job.origin), (SOURCE, job.source))
-    outputs = [Output(EFFECTS_RESULTS, partition, result.effect_id.encode(), encode_result(result), headers)]
-    if result.state == EffectState.FAILED:
-        why = ((SERVICE, b"outbox"), (REASON, result.reason.encode()), (DETAIL, result.detail.encode()))
-        key, value = job.request.account.encode(), encode_request(job.request)
-        outputs.append(Output(EFFECTS_DEAD_LETTER, partition, key, value, (*headers, *why)))
-    return outputs
+def _admission(job: Job, before: Entry | None, gate: Gate, waiting: WaitingStore, now_ms: int) -> Admission:
+    if job.chain is not None:
+        is_called = before is not None and before.later is None and not before.repeated
+        if waiting.has_chain(job.chain) or (before is not None and not is_called):
+            return _BEHIND
+    if waiting.is_due(gate.lane_of(job.request), now_ms):
+        return _BEHIND
+    return gate.admit(job.request, job.first_ms)
+
+
+def _put_aside(entries: list[Entry], now_ms: int) -> None:
+    for entry in entries:
+        entry.later = Later(entry.job, now_ms, release=False, detail=ASIDE, claimed=False)
+    entries.clear()

@@ -10,7 +10,7 @@ from shared.settings import OutboxSettings
 
 MARGIN_MS = 3_600_000  # a broker looks for expired segments every five minutes, and clocks differ
 HOLD, RESEND = "hold", "resend"
-_HOUR_MS = 3_600_000
+HOUR_MS = 3_600_000
 BYTES_PER_EFFECT: Final = 60
 """Redis' memory for a remembered effect at most, tables and expiry included, in buckets filled as planned."""
 EFFECTS_PER_BUCKET: Final = 48
@@ -47,7 +47,7 @@ def raise_if_too_small(capacity: Capacity, limit_bytes: int, machine_bytes: int)
     needed = capacity.effects * BYTES_PER_EFFECT
     if needed <= available:
         return
-    hours = capacity.retention_ms / _HOUR_MS
+    hours = capacity.retention_ms / HOUR_MS
     fits = available / BYTES_PER_EFFECT / capacity.retention_ms * 1000
     raise UnsafeSettingsError(
         f"ONCE_OUTBOX_RATE is {capacity.rate_per_s:g}: {capacity.effects} effects in {hours:g} h, of "
@@ -73,11 +73,11 @@ def longest_replay_ms(retention_ms: int, segment_ms: int) -> int:
 
 def memory_ms(settings: OutboxSettings, longest_ms: int) -> int:
     """How long Redis must remember an effect; UnsafeSettingsError if the setting is shorter than the longest replay."""
-    chosen_ms = int(settings.retention_h * _HOUR_MS) or longest_ms
+    chosen_ms = int(settings.retention_h * HOUR_MS) or longest_ms
     if chosen_ms < longest_ms:
         raise UnsafeSettingsError(
             f"ONCE_OUTBOX_RETENTION_H is {settings.retention_h:g}, and effects.requests can be replayed for "
-            f"{longest_ms / _HOUR_MS:g} h: an effect forgotten before would be made again; set it to that or to 0"
+            f"{longest_ms / HOUR_MS:g} h: an effect forgotten before would be made again; set it to that or to 0"
         )
     return chosen_ms
 
@@ -120,12 +120,15 @@ def policy_of(settings: OutboxSettings) -> Policy:
         ("ONCE_OUTBOX_RATE", settings.rate_per_s),
         ("ONCE_OUTBOX_BATCH_MAX", settings.batch_max),
         ("ONCE_OUTBOX_CALLS_MAX", settings.calls_max),
+        ("ONCE_OUTBOX_LANE_CALLS_MAX", settings.lane_calls_max),
         ("ONCE_OUTBOX_WAITING_MAX", settings.waiting_max),
         ("ONCE_OUTBOX_RETRY_FIRST_S", settings.retry_first_s),
         ("ONCE_OUTBOX_CIRCUIT_FAILURES", settings.circuit_failures),
     ):
         if value <= 0:
             reasons.append(f"{variable} is {value:g}: set it above 0")
+    if settings.disable_after_h < 0:
+        reasons.append(f"ONCE_OUTBOX_DISABLE_AFTER_H is {settings.disable_after_h:g}: set it to 0 or above")
     if settings.retry_max_s < settings.retry_first_s:
         reasons.append("ONCE_OUTBOX_RETRY_MAX_S is below ONCE_OUTBOX_RETRY_FIRST_S: raise it")
     if reasons:

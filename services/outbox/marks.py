@@ -161,7 +161,7 @@ def result_of(effect_id: str, mark: Mark, request: EffectRequest) -> EffectResul
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """Effects that may have been called with Redis alone knowing of it, by earlier owners or in an aborted transaction.
+    """Effects that earlier owners may have called with Redis alone knowing of it.
 
     Until an owner has worked through them, a loss of Redis makes them doubtful. It knows itself what it calls itself.
     """
@@ -169,10 +169,6 @@ class Risk:
     left: int = 0  # at most so many of the requests from the committed offset on
     until: int = 0  # the offset that they are below
     waiting: frozenset[str] = frozenset()  # ids of waiting effects
-
-    def joined(self, left: int, until: int, waiting: Collection[str]) -> "Risk":
-        """Add what a transaction that aborted had called."""
-        return Risk(max(self.left, left), max(self.until, until), self.waiting | frozenset(waiting))
 
     def passed(self, requests: int, next_offset: int, settled: Collection[str], put_off: Collection[str]) -> "Risk":
         """What is left after a transaction that passed so many requests and committed `next_offset`.

@@ -1,43 +1,53 @@
 """The outbox's workload: requests in; calls, then results, waiting effects, dead letters and offset out.
 
-A round claims effects in Redis, calls their sinks, marks their outcomes in Redis, and only then opens one Kafka
-transaction with the results and the consumed offset: an open transaction never waits for the outside. Invariant:
-nothing is called unless Redis is trusted; what was called is committed even if Redis was lost meanwhile.
+A round claims effects in Redis and begins their calls, waits a little for quick ones, marks the outcomes that there are
+in Redis, and only then opens one Kafka transaction with the results and the consumed offset. An open transaction never
+waits for the outside, and a round never waits for its slowest call.
+
+The offset passes a request when its effect is decided, was put aside, or is called by a destination that takes longer
+than PATIENCE_S. In the last two cases effects.waiting has it, and its claim in Redis says whether a call was begun. So
+whatever ends this owner, its successor knows:
+- Redis has the claim: a destination with keys is called again with the same key, any other is in doubt once the lease
+  has ended. A claim without a begun call binds nobody.
+- Redis is lost as well: `Trust` bounds the requests behind the offset, and the waiting effects at the head of each
+  lane, that may have been called. They are doubtful.
+
+An aborted transaction loses no call: its flights stay here with their decisions, and are settled when the requests are
+read again. Distrust, a stop and a failure let no further call begin, wait for the calls under way, which are bounded by
+their timeout, and mark them. Distrust and a stop then commit what they can, also outcomes of requests that the offset
+has not passed: read again, such a request is known by its mark or waits already.
+
+Invariant: nothing is called unless Redis is trusted; what was called is committed even if Redis was lost meanwhile.
 """
 
-import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from services.outbox.claims import Asking, DistrustedError
-from services.outbox.dispatch import EARLIER, LEFT_ALONE, Claimed, Until, now_ms
-from services.outbox.domain import Call, Done, Job, Later, Void, after_claim, resume, wanted
-from services.outbox.intake import job_of, outputs_of, runs_without_repeats
-from services.outbox.marks import Risk
+from services.outbox.domain import Call, Done, Later, after_claim, resume, wanted
+from services.outbox.endings import EFFECTS_REPEATED, Decided, count, endpoint_output, outputs_of, risk_after
+from services.outbox.flights import Claimed, Flight, Flights, Until, now_ms
+from services.outbox.intake import Entry, Wish, job_of, plan
 from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, Means, TrustedWorker
 from shared.eos import crash
-from shared.eos.errors import AbortableError
-from shared.eos.records import Output, Record
+from shared.eos.errors import AbortableError, EosError, FencedError
+from shared.eos.records import Output
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
-from shared.events.effects import EffectKind, EffectState, ResolutionAction
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
 from shared.kafka.runtime.partition_metrics import tell_latency
 from shared.kafka.runtime.worker import Membership, Resource, WorkerPerPartition
-from shared.telemetry import catalogue, metrics
-from shared.telemetry.instruments import at_zero, counter
+from shared.telemetry import metrics
 
 POLL_S = 0.2  # how long an idle round takes
+HELD_S = 0.05  # the same while requests are held that a lane has no room for
+ROUND_S = 0.05  # a round waits so long for calls in quick lanes
+SETTLE_S = 0.02  # from a commit to the next while calls are under way: it is to have more than one result
+PATIENCE_S = 0.25  # a request waits so long for its call before it goes to effects.waiting
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
 QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
-
-EFFECTS = counter(catalogue.EFFECTS)
-at_zero(EFFECTS, [kind.value for kind in EffectKind], [state.value for state in EffectState])
-EFFECTS_REPEATED = counter(catalogue.EFFECTS_REPEATED)
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +69,23 @@ class Outbox:
 class EffectWorker(TrustedWorker):
     """One partition of effects.requests, and its waiting effects."""
 
-    _checked_s = 0.0
-    _worked_s = 0.0
+    def __init__(self, workload: Outbox, means: Means, partition: int, membership: Membership) -> None:
+        super().__init__(workload, means, partition, membership)
+        self._inbox: deque[Entry] = deque()  # requests from the committed offset on, `batch_max` of them at most
+        self._flights = Flights(self._fetcher.wake)
+        self._asking: Asking  # from `_rely` on
+        self._checked_s = self._worked_s = self._settled_s = 0.0
+
+    def stop(self) -> None:
+        super().stop()
+        self._flights.signal()
+
+    async def close(self) -> None:
+        await self._calls.cancel(self._flights.under_way)
+        await super().close()
 
     async def _work(self) -> None:
-        """One round. A Redis that is no longer trusted ends the work, with no call under way."""
+        """One round. No call is under way after an error."""
         if not self.tasks:  # being restored, or about to be released
             await self._input()
             return
@@ -74,44 +96,113 @@ class EffectWorker(TrustedWorker):
             REDIS_TRUSTED.set(0)
             await self._let_go()
             raise
+        except EosError:
+            await self._end_calls()
+            raise
+
+    async def _rely(self) -> None:
+        await super()._rely()
+        self._asking = Asking(self._in_order)
 
     async def _round(self) -> None:
-        due = self._waiting.due(now_ms(), self._outbox.batch_max)
-        records = await self._requests(idle=not due)
-        if not due and not records:
+        self._calls.raise_if_failed()
+        self._take_requests()
+        wishes = self._wishes()
+        if wishes:
+            self._worked_s = time.monotonic()
+            await self._claim(wishes)
+        elif not self._inbox and not self._flights.by_id:
             await self._check()
-            return
-        begun_s, before = time.monotonic(), self._own.next_offset
-        born = oldest_origin_time_ms(record.headers for record in records)
-        self._worked_s = begun_s
-        takes_keys = self._calls.takes_keys
-        jobs = [resume(waiting, takes_keys(waiting.request)) for waiting in due]
-        for number, record in enumerate(records):
-            jobs.append(job_of(record, takes_keys, now_ms(), doubtful=self._doubtful(number, record.offset)))
-        requests = {record.offset: record for record in records}
-        runs = list(runs_without_repeats(jobs))
-        ends = [max(before, run[-1].sequence + 1) for run in runs[:-1]]
-        ends.append(records[-1].offset + 1 if records else before)
-        try:
-            for run, end in zip(runs, ends, strict=True):
-                if not self._stopping.is_set():
-                    await self._settle(run, end, requests)
-        except AbortableError as error:
-            await self._rewind({self._own: self._own.next_offset}, error)
-            return
-        self._aborts = 0
-        tell_latency(born, EFFECTS_RESULTS)
+        await self._pause()
+        # A commit is to have more than one result, and new requests are claimed first
+        if not self._flights.under_way or time.monotonic() >= self._settled_s + SETTLE_S:
+            await self._commit_round()
 
-    async def _requests(self, *, idle: bool) -> list[Record]:
-        """New requests; none while too many wait."""
-        if len(self._waiting) >= self._outbox.waiting_max:
-            if idle:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), POLL_S)
+    async def _commit_round(self) -> None:
+        try:
+            await self._settle()
+        except AbortableError as error:
+            self._inbox.clear()
+            await self._rewind({self._own: self._own.next_offset}, error)
+
+    def _take_requests(self) -> None:
+        """Take requests from the fetcher."""
+        if self._room <= 0:
+            return
+        now = now_ms()
+        for record in self._fetcher.take(self._own.target, self._room):
+            doubtful = self._doubtful(len(self._inbox), record.offset)
+            self._inbox.append(Entry(record, job_of(record, self._calls.takes_keys, now, doubtful=doubtful)))
+
+    def _wishes(self) -> list[Wish]:
+        """What is to be claimed: waiting effects first, then requests, each with room in its lane."""
+        room = min(self._outbox.batch_max, self._flights_max - len(self._flights.by_id))
+        if room <= 0:
             return []
-        if idle:
-            await self._input(POLL_S)
-        return self._fetcher.take(self._own.target, self._outbox.batch_max)
+        calls, now = self._calls, now_ms()
+        due_max = max(room // 2, 1) if self._inbox else room  # a backlog leaves requests of other lanes their part
+        due = self._waiting.due(now, due_max, lambda _, waiting: calls.admit(waiting.request, waiting.first_ms))
+        wishes = [Wish(resume(waiting, calls.takes_keys(waiting.request)), given.lane) for waiting, given in due]
+        return wishes + plan(self._inbox, room - len(wishes), calls, self._waiting, self._flights.by_id, now)
+
+    async def _claim(self, wishes: Sequence[Wish]) -> None:
+        """Claim effects, and begin their calls."""
+        asked_s = time.monotonic()
+        try:
+            claims = await self._in_order.claim([wanted(wish.job, self._policy) for wish in wishes])
+        except BaseException:
+            for wish in wishes:
+                self._calls.release(wish.lane)
+            raise
+        self._scope.producer.reach(crash.AFTER_CLAIM)
+        until = Until(
+            asked_s + self._outbox.lease_s - self._outbox.call_timeout_s,
+            self._flights.closing,
+            self._asking.begin,
+            self._asking.tell,
+            self._scope.producer.reach,
+            self._flights.ended,
+        )
+        now = now_ms()
+        for wish, claim in zip(wishes, claims, strict=True):
+            decision = after_claim(wish.job, claim, self._policy, now)
+            if isinstance(decision, Call):
+                claimed = Claimed(wish.job, decision, claim.status)
+                self._fly(wish, Flight(wish.job, until, claimed=claimed, lane=wish.lane))
+            else:
+                self._calls.release(wish.lane)
+                self._fly(wish, Flight(wish.job, until, decision=decision))
+
+    def _fly(self, wish: Wish, flight: Flight) -> None:
+        if wish.entry is not None:
+            wish.entry.flight = flight
+        after = None if wish.after is None else wish.after.flight
+        self._flights.add(flight, lambda flight: self._calls.start(flight, after))
+
+    async def _pause(self) -> None:
+        """Wait until there is something to do: for quick calls, else for the next commit's time, input, or an end."""
+        flights = self._flights
+        if flights.quick and not self._stopping.is_set():
+            await flights.wait(ROUND_S)
+            flights.quick.clear()  # what is late is not waited for again
+        elif self._is_settleable():
+            left_s = self._settled_s + SETTLE_S - time.monotonic()
+            if flights.under_way and left_s > 0:
+                await self._idle(left_s)
+        else:
+            await self._idle(HELD_S if self._inbox else POLL_S)
+
+    async def _idle(self, timeout_s: float) -> None:
+        """Wait for a call's end, and for requests if any may be taken."""
+        if self._room > 0:
+            await self._input(timeout_s)
+        elif not self._stopping.is_set():
+            await self._flights.wait(timeout_s)
+
+    @property
+    def _room(self) -> int:
+        """How many requests may be taken: none while too many effects wait."""
+        return 0 if len(self._waiting) >= self._outbox.waiting_max else self._outbox.batch_max - len(self._inbox)
 
     async def _check(self) -> None:
         """The work of an idle partition."""
@@ -123,134 +214,126 @@ class EffectWorker(TrustedWorker):
         if now_s - self._worked_s >= QUIET_S:
             await self._pass_markers()
 
-    async def _settle(self, jobs: Sequence[Job], next_offset: int, records: Mapping[int, Record]) -> None:
-        """Claim, call, mark, and commit one run up to `next_offset`; `records` are those of the requests, by offset.
+    def _is_settleable(self) -> bool:
+        if self._inbox and self._inbox[0].is_settled(time.monotonic(), PATIENCE_S):
+            return True
+        return any(flight.decision is not None and flight.stored for flight in self._flights.by_id.values())
 
-        Raises DistrustedError after the commit, if Redis failed.
-        """
-        fresh = [job for job in jobs if job.stored or self._is_new(job, records[job.sequence])]
-        EFFECTS_REPEATED.inc(len(jobs) - len(fresh))
-        decided, distrusted = await self._decide(fresh)
-        requests = [job for job in jobs if not job.stored]
-        risk = self._risk_after(requests, decided, next_offset)
+    def _passing(self) -> list[Entry]:
+        """The requests that the offset may pass. Of those that are not decided, only a call that has begun goes on."""
+        now_s = time.monotonic()
+        passing: list[Entry] = []
+        for entry in self._inbox:
+            if not entry.is_settled(now_s, PATIENCE_S):
+                break
+            if entry.flight is not None and entry.flight.decision is None and entry.flight.task is None:
+                self._calls.withdraw([entry.flight])
+            passing.append(entry)
+        return passing
+
+    async def _settle(self) -> None:
+        """Mark and commit what has ended, and pass requests. Raises DistrustedError if Redis could not be asked."""
+        passing = self._passing()
+        entries = [entry.flight for entry in passing if entry.flight is not None]
+        ended = [flight for flight in self._flights.by_id.values() if flight.stored and flight.decision is not None]
+        unended = [flight for flight in entries if flight.decision is None]  # it may end from here on, for the next one
+        decided = await self._mark([*ended, *(flight for flight in entries if flight.decision is not None)])
+        if not passing and not decided:
+            return
+        next_offset = passing[-1].record.offset + 1 if passing else self._own.next_offset
+        endings = [Decided(flight.job, flight.decision, flight.stored) for flight in decided if flight.decision]
+        endings += [Decided(flight.job, flight.as_waiting(), stored=False) for flight in unended]
+        admitted = [entry for entry in passing if self._is_new(entry)]
+        endings += [Decided(entry.job, entry.later, stored=False) for entry in admitted if entry.later is not None]
+        risk = risk_after(self._risk, [entry.job for entry in passing], endings, next_offset)
+        await self._commit(endings, len(passing), next_offset)
+        EFFECTS_REPEATED.inc(len(passing) - len(admitted))
+        for _ in passing:
+            self._inbox.popleft()
+        for flight in unended:
+            flight.stored = True
+            self._waiting.take(flight.job.effect_id)
+        self._flights.settled(decided)
+        self._risk, self._aborts, self._settled_s = risk, 0, time.monotonic()
+        count(endings)
+        metrics.RECORDS_CONSUMED.labels(self._topic).inc(len(passing))
+        self._calls.show()
+        tell_latency(oldest_origin_time_ms(entry.record.headers for entry in passing), EFFECTS_RESULTS)
+
+    def _is_new(self, entry: Entry) -> bool:
+        """Whether a request is no repeat. A person's decision is made from a result, and comes in any order."""
+        if entry.job.action is None and not self._own.admit(entry.record, entry.job.effect_id):
+            return False
+        return not entry.repeated
+
+    async def _mark(self, flights: Sequence[Flight]) -> list[Flight]:
+        """Mark what is not marked yet. Raises DistrustedError if Redis failed; the decisions are still to be stored."""
+        marking = [flight for flight in flights if not flight.marked]
+        found = await self._asking.mark([flight.decision for flight in marking if flight.decision is not None])
+        for flight, decision in zip(marking, found, strict=True):
+            flight.decision = decision
+            flight.marked = self._asking.distrusted is None
+        if self._asking.fenced is not None:
+            raise self._asking.fenced
+        if self._asking.distrusted is not None:
+            raise self._asking.distrusted
+        if marking:
+            self._scope.producer.reach(crash.AFTER_MARK)
+        return list(flights)
+
+    async def _commit(self, endings: Sequence[Decided], passed: int, next_offset: int) -> None:
+        changes = self._endpoints.take_changes()
         try:
             await self._scope.begin()
-            self._write(decided)
-            self._pass(len(requests), next_offset, risk, told=distrusted is None)
-            source = Coordinates(self._topic, self._partition, max(job.sequence for job in jobs)).encode()
+            last = max([next_offset - 1] * bool(passed) + [ending.job.sequence for ending in endings])
+            source = Coordinates(self._topic, self._partition, last).encode()
+            outputs, unchanged = self._write(endings)
+            outputs += [endpoint_output(*change, self._outbox.partitions, source) for change in changes.items()]
+            self._scope.append(self._own, outputs)
+            self._pass(passed, next_offset)
             await self._scope.commit({self._own: next_offset}, lambda *_: ((SOURCE, source),))
-        except AbortableError:
-            stored = [job.effect_id for job in jobs if job.stored]
-            self._risk = self._risk.joined(len(requests), next_offset, stored)
+        except BaseException:
+            self._endpoints.give_back(changes)
             raise
-        self._risk = risk
-        self._count(decided, len(requests))
-        if distrusted is not None:
-            raise distrusted
+        now = now_ms()
+        for later in unchanged:
+            self._waiting.give_back(later.job.effect_id, later.not_before_ms if later.not_before_ms > now else 0)
 
-    def _is_new(self, job: Job, record: Record) -> bool:
-        """Whether a request is no repeat. A person's decision is made from a result, and comes in any order."""
-        if job.action is None and not self._own.admit(record, job.effect_id):
-            return False
-        return self._waiting.get(job.effect_id) is None
-
-    def _write(self, decided: Iterable[Done | Later | Void]) -> None:
+    def _write(self, endings: Iterable[Decided]) -> tuple[list[Output], list[Later]]:
+        """Change the store; return the outputs, and what is stored already as it is, but for its time."""
         outputs: list[Output] = []
-        for decision in decided:
-            effect_id = decision.job.effect_id
+        unchanged: list[Later] = []
+        for job, decision, stored in endings:
             if isinstance(decision, Later):
-                self._waiting.put(effect_id, decision.waiting())
+                if stored and decision.is_as_stored(self._waiting.get(job.effect_id)):
+                    unchanged.append(decision)
+                else:
+                    self._waiting.put(job.effect_id, decision.waiting())
                 continue
-            self._waiting.remove(effect_id)
+            self._waiting.remove(job.effect_id)
             if isinstance(decision, Done):
                 outputs += outputs_of(decision, self._partition)
-        self._scope.append(self._own, outputs)
+        return outputs, unchanged
 
-    def _risk_after(self, requests: Sequence[Job], decided: Iterable[Done | Later | Void], next_offset: int) -> Risk:
-        """The risk once this is committed: Kafka then knows of what was claimed, but not of what was not."""
-        unclaimed = {d.job.effect_id for d in decided if isinstance(d, Later) and not d.claimed}
-        settled = {decision.job.effect_id for decision in decided} - unclaimed
-        risky = {job.effect_id for job in requests[: self._risk.left] if job.sequence < self._risk.until}
-        return self._risk.passed(len(requests), next_offset, settled, risky & unclaimed)
+    async def _end_calls(self) -> None:
+        """Begin no further call, wait for those under way, and mark them if Redis can still be asked."""
+        self._flights.closing.set()
+        self._calls.withdraw(self._flights.under_way)
+        await self._flights.all_ended()
+        with contextlib.suppress(DistrustedError, FencedError):
+            await self._mark([flight for flight in self._flights.by_id.values() if flight.decision is not None])
 
-    def _count(self, decided: Iterable[Done | Later | Void], passed: int) -> None:
-        for decision in decided:
-            if isinstance(decision, Done) and decision.known:
-                EFFECTS_REPEATED.inc()
-            elif isinstance(decision, Void):
-                log.warning(
-                    "decision void", extra={"effect_id": decision.job.effect_id, "revision": decision.job.revision}
-                )
-            elif isinstance(decision, Done):
-                EFFECTS.labels(decision.job.request.kind, decision.result.state).inc()
-        metrics.RECORDS_CONSUMED.labels(self._topic).inc(passed)
-
-    async def _decide(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], DistrustedError | None]:
-        """The decision for each effect, and why Redis could not be asked to mark it."""
-        asked_s = time.monotonic()
-        decided, claimed = await self._claim(jobs)
-        self._scope.producer.reach(crash.AFTER_CLAIM)
-        asking = Asking(self._in_order)
-        until = Until(
-            asked_s + self._outbox.lease_s - self._outbox.call_timeout_s,
-            self._stopping,
-            asking.begin,
-            asking.tell,
-            self._scope.producer.reach,
-        )
-        decided += await self._calls.run(claimed, until)
-        decided = await asking.mark(decided)
-        if asking.fenced is not None:
-            raise asking.fenced
-        if asking.distrusted is None:
-            self._scope.producer.reach(crash.AFTER_MARK)
-        return decided, asking.distrusted
-
-    async def _claim(self, jobs: Sequence[Job]) -> tuple[list[Done | Later | Void], list[Claimed]]:
-        """Claim what may be called; what must wait for a destination or for an earlier effect is not claimed."""
-        decided: list[Done | Later | Void] = []
-        wanting: list[Job] = []
-        blocked: dict[tuple[str, str], int] = {}
-        for job in jobs:
-            later = self._put_off(job, blocked)
-            if later is None:
-                wanting.append(job)
-            else:
-                decided.append(later)
-        if not wanting:
-            return decided, []
-        claims = await self._in_order.claim([wanted(job, self._policy) for job in wanting])
-        claimed: list[Claimed] = []
-        now = now_ms()
-        for job, claim in zip(wanting, claims, strict=True):
-            decision = after_claim(job, claim, self._policy, now)
-            if isinstance(decision, Call):
-                item = Claimed(job, decision, claim.status)
-                if job.chain in blocked:
-                    decided.append(item.put_off(blocked[job.chain], EARLIER))
-                else:
-                    claimed.append(item)
-                continue
-            if isinstance(decision, Later) and job.chain is not None:
-                blocked[job.chain] = decision.not_before_ms
-            decided.append(decision)
-        return decided, claimed
-
-    def _put_off(self, job: Job, blocked: dict[tuple[str, str], int]) -> Later | None:
-        """Whether the job must wait before it is even claimed; note in `blocked` until when its chain waits."""
-        if job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
-            return None
-        chain, now = job.chain, now_ms()
-        if chain is not None and not job.stored:
-            behind = self._waiting.behind(job.request)
-            until_ms = behind.not_before_ms if behind is not None else blocked.get(chain)
-            if until_ms is not None:
-                blocked[chain] = until_ms
-                return Later(job, until_ms, release=False, detail=EARLIER, claimed=False)
-        wait_s = 0.0 if job.expired(self._policy, now) else self._calls.wait_s(job.request)
-        if wait_s <= 0:
-            return None
-        until_ms = now + int(wait_s * 1000) + 1
-        if chain is not None:
-            blocked[chain] = until_ms
-        return Later(job, until_ms, release=False, detail=LEFT_ALONE, claimed=False)
+    async def _let_go(self) -> None:
+        """End all calls, and commit their outcomes with the note that none is under way."""
+        if not self.tasks:
+            return  # it was not taken over
+        await self._end_calls()
+        if self._asking.fenced is not None:
+            raise self._asking.fenced
+        if self._asking.distrusted is None:
+            await self._commit_round()
+        endings = [Decided(one.job, one.decision, one.stored) for one in self._flights.by_id.values() if one.decision]
+        outputs, _ = self._write(endings)
+        await self._note_end(outputs, told=self._asking.distrusted is None)
+        self._flights.by_id.clear()
+        count(endings)

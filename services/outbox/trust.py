@@ -7,7 +7,7 @@ the old one: effects that may have been under way then are doubtful.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -15,14 +15,17 @@ import msgspec
 from redis.asyncio import Redis
 
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.dispatch import Calls, now_ms
+from services.outbox.dispatch import Calls
 from services.outbox.domain import Policy
+from services.outbox.endpoints import Endpoints
+from services.outbox.flights import now_ms
 from services.outbox.limits import Capacity
 from services.outbox.marks import Mark, Risk, left_of, mark_of
 from services.outbox.waiting import WaitingStore
+from shared.eos.records import Output
 from shared.eos.store import Stores, Table
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
-from shared.events.effects import TRUST_PREFIX, Trust, decode_result, decode_trust, encode_trust
+from shared.events.effects import TRUST_PREFIX, Channel, Trust, decode_result, decode_trust, encode_trust
 from shared.kafka.client.access import Bootstrap, access
 from shared.kafka.client.reader import end_offsets, partition_since
 from shared.kafka.runtime.scope import TransactionScope, classified
@@ -30,13 +33,17 @@ from shared.kafka.runtime.task import Task
 from shared.kafka.runtime.worker import Membership, Worker, Workload
 from shared.settings import OutboxSettings
 from shared.telemetry import catalogue
-from shared.telemetry.instruments import ReadGauge, counter, gauge
+from shared.telemetry.instruments import ReadGauge, Reading, counter, gauge
 
 REDIS_RETRY_S = 0.5
+CLAIM_GENERATIONS = 3
+"""What an owner claims at once is among so many times as many effects at the head of a lane: as many others may be held
+by a predecessor's claims, and as many have come to the head when the one before them in their chain was done."""
 _EPOCH_BITS = 16
 _REDIS = "redis"
 
 WAITING_COUNT = ReadGauge(catalogue.EFFECTS_WAITING)
+WAITING_CHANNEL = ReadGauge(catalogue.EFFECTS_WAITING_CHANNEL)
 REDIS_TRUSTED = gauge(catalogue.REDIS_TRUSTED)
 REDIS_DISTRUSTED = counter(catalogue.REDIS_DISTRUSTED)
 REDIS_REBUILT = counter(catalogue.REDIS_REBUILT)
@@ -52,6 +59,7 @@ class Means:
     redis: Redis
     calls: Calls
     policy: Policy
+    endpoints: Endpoints
     installation: str  # its id, a part of every key in Redis
     capacity: Capacity  # how many effects Redis remembers, and for how long
 
@@ -63,9 +71,11 @@ class TrustedWorker(Worker):
 
     def __init__(self, workload: Workload, means: Means, partition: int, membership: Membership) -> None:
         self._outbox = means.settings
+        self._flights_max = means.settings.batch_max + means.settings.calls_max  # claimed at once
         self._calls = means.calls
         self._policy = means.policy
-        self._waiting = WaitingStore()
+        self._endpoints = means.endpoints
+        self._waiting = WaitingStore(means.calls.lane_of)
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         target = workload.topic, partition
         self._own = Task(workload.service, target, EFFECTS_WAITING, Stores(self._waiting, self._trust))
@@ -96,6 +106,7 @@ class TrustedWorker(Worker):
         """Wait for a Redis that can be trusted. A partition without one is not ready, and sends nothing."""
         if task.shown is not None:
             task.shown.also(WAITING_COUNT.add(lambda: [((str(self._partition),), len(self._waiting))]))
+            task.shown.also(WAITING_CHANNEL.add(self._by_channel))
         while True:
             try:
                 await self._rely()
@@ -110,6 +121,12 @@ class TrustedWorker(Worker):
                 REDIS_TRUSTED.set(1)
                 return
 
+    def _by_channel(self) -> list[Reading]:
+        found = dict.fromkeys(Channel, 0)
+        for lane, count in self._waiting.counts.items():
+            found[_channel_of(lane)] += count
+        return [((str(self._partition), channel.value), count) for channel, count in found.items()]
+
     async def _rely(self) -> None:
         recorded = self._trust.get(_REDIS) or Trust("")
         self._in_order = self._enter()
@@ -118,8 +135,18 @@ class TrustedWorker(Worker):
         if self._in_order.outdated or incarnation is None or incarnation != recorded.incarnation or not recorded.told:
             incarnation = await self._in_order.rebuild(self._remembered())
             REDIS_REBUILT.inc()
-        noted = Trust(incarnation, True, self._outbox.batch_max, -1, -1, recorded.doubt_left, recorded.doubt_until)
         self._risk = await self._risk_of(recorded)
+        bound = max(recorded.due_max, CLAIM_GENERATIONS * self._flights_max)
+        noted = Trust(
+            incarnation,
+            True,
+            self._outbox.batch_max,
+            -1,
+            -1,
+            recorded.doubt_left,
+            recorded.doubt_until,
+            bound if recorded.due_max or not self._risk.waiting else 0,
+        )
         if lost:
             noted = self._doubt(noted)
         self._trust.put(_REDIS, noted)
@@ -137,13 +164,13 @@ class TrustedWorker(Worker):
     async def _risk_of(self, recorded: Trust) -> Risk:
         """What a predecessor may have called, according to its notes."""
         due_ms = now_ms() if recorded.due_ms < 0 else recorded.due_ms
-        waiting = [effect_id for effect_id, effect in self._waiting.items() if effect.not_before_ms <= due_ms]
+        waiting = self._waiting.first(due_ms, recorded.due_max)
         until = recorded.until
         if until < 0:
             with classified():
                 ends = await end_offsets(access(self._outbox), [self._topic])
             until = ends[self._own.target]
-        return Risk(recorded.at_risk, until, frozenset(waiting))
+        return Risk(recorded.at_risk, until, waiting)
 
     def _doubt(self, noted: Trust) -> Trust:
         """The claims are lost: what was at risk is doubtful from now on, and the note says so."""
@@ -188,27 +215,28 @@ class TrustedWorker(Worker):
         recorded = self._trust.get(_REDIS)
         return recorded is not None and number < recorded.doubt_left and offset < recorded.doubt_until
 
-    def _pass(self, requests: int, next_offset: int, risk: Risk, *, told: bool) -> None:
-        """Note in the open transaction that requests were passed, and whether Redis has their marks.
-
-        Args:
-            risk: what is left when `next_offset` is committed.
-            told: whether Redis has their marks. If not, it must be rebuilt, but no call is under way.
-        """
+    def _pass(self, requests: int, next_offset: int) -> None:
+        """Note in the open transaction that requests were passed."""
         recorded = self._trust.get(_REDIS) or Trust("")
         left = left_of(recorded.doubt_left, recorded.doubt_until, requests, next_offset)
-        noted = msgspec.structs.replace(recorded, doubt_left=left)
-        if not told:
-            noted = msgspec.structs.replace(_let_go_with(noted, risk), told=False)
-        if noted != recorded:
-            self._trust.put(_REDIS, noted)
+        if left != recorded.doubt_left:
+            self._trust.put(_REDIS, msgspec.structs.replace(recorded, doubt_left=left))
 
-    async def _let_go(self) -> None:
-        """Note that none of this owner's calls is under way: a later loss of Redis makes none of them doubtful."""
+    async def _note_end(self, outputs: Sequence[Output], *, told: bool) -> None:
+        """Commit that none of this owner's calls is under way: a later loss of Redis makes none of them doubtful.
+
+        Args:
+            outputs: to be committed with it, as are changes of the waiting effects.
+            told: whether Redis has their marks. If not, it must be rebuilt.
+        """
         recorded = self._trust.get(_REDIS)
         if recorded is not None and recorded.until < 0:
-            self._trust.put(_REDIS, _let_go_with(recorded, self._risk))
-            await self._commit_state()
+            due_ms = now_ms() if self._risk.waiting else 0
+            left, until = self._risk.left, self._risk.until
+            self._trust.put(
+                _REDIS, msgspec.structs.replace(recorded, told=told, at_risk=left, until=until, due_ms=due_ms)
+            )
+        await self._scope.commit_alone(self._own, outputs, self._own.next_offset)
 
     async def _pass_markers(self) -> None:
         """Commit the position if only markers are left behind the offset.
@@ -234,6 +262,8 @@ async def results_since(
                 yield result.effect_id, mark_of(result)
 
 
-def _let_go_with(recorded: Trust, risk: Risk) -> Trust:
-    due_ms = now_ms() if risk.waiting else 0
-    return msgspec.structs.replace(recorded, at_risk=risk.left, until=risk.until, due_ms=due_ms)
+def _channel_of(lane: str) -> Channel:
+    scheme = lane.partition(":")[0]
+    if scheme in {"http", "https"}:
+        return Channel.WEBHOOK
+    return Channel.FILE if scheme == "file" else Channel.EMAIL

@@ -26,6 +26,7 @@ REFERENCE_FEES = "reference.fees"
 REFERENCE_RATES = "reference.rates"
 REFERENCE_BALANCES = "reference.balances"
 REFERENCE_SUBSCRIPTIONS = "reference.subscriptions"
+REFERENCE_ENDPOINTS = "reference.endpoints"
 REFERENCE_TOPICS = (REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS)
 """Those that services decide by; a record names the version that decided it."""
 RECONCILIATION_RUNS = "reconciliation.runs"
@@ -143,7 +144,7 @@ TOPICS: tuple[Topic, ...] = (
         EFFECTS_REQUESTS,
         "the account concerned",
         "Intents: effects that the ledger asks for, and operators' decisions on doubtful ones.",
-        ("ledger", "once effects resolve", "once repair"),
+        ("ledger", "once effects resolve", "once endpoints", "once repair"),
         ("outbox", "once verify", "once reconcile"),
         # An intent is not history, ledger.postings is. Its retention bounds the longest replay and so Redis' memory
         config={"retention.ms": str(7 * _DAY_MS), "segment.ms": str(_DAY_MS)},
@@ -153,7 +154,7 @@ TOPICS: tuple[Topic, ...] = (
         "effect_id",
         "The result of each effect, from which Redis is rebuilt.",
         ("outbox", "once repair"),
-        ("outbox", "once effects", "once verify", "once reconcile"),
+        ("outbox", "once effects", "once endpoints", "once verify", "once reconcile"),
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
     ),
@@ -162,14 +163,14 @@ TOPICS: tuple[Topic, ...] = (
         "store key: waiting/<effect_id>, trust/redis, next_offset",
         "Changelog of the outbox: effects to be retried, and the Redis instance that it trusted.",
         ("outbox", "once repair"),
-        ("outbox", "once effects", "once verify", "once reconcile"),
+        ("outbox", "once effects", "once endpoints", "once verify", "once reconcile"),
         compacted=True,
         config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
         EFFECTS_DEAD_LETTER,
         "the account concerned",
-        "Effects that were refused permanently or given up, with reason and origin in headers.",
+        "Effects that were refused permanently, given up, or for a disabled endpoint; reason and origin in headers.",
         ("outbox", "once repair"),
         ("once effects", "once verify", "once reconcile"),
     ),
@@ -216,6 +217,15 @@ TOPICS: tuple[Topic, ...] = (
         ("ledger", "once verify", "once reconcile"),
         compacted=True,
         config=_KEEPS_SUPERSEDED,
+    ),
+    Topic(
+        REFERENCE_ENDPOINTS,
+        "endpoint: https://host:443/path, file:name, smtp",
+        "Endpoints of effects that have failed for a while, and those that are disabled.",
+        ("outbox", "once endpoints"),
+        ("outbox", "once endpoints"),
+        compacted=True,
+        config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
         RECONCILIATION_RUNS,

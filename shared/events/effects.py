@@ -53,6 +53,7 @@ class EffectFailure(StrEnum):
     REFUSED = "refused"  # the destination will never take it
     RETRIES_EXHAUSTED = "retries_exhausted"  # not taken within ONCE_OUTBOX_RETRY_DEADLINE_S
     ABANDONED = "abandoned"  # by an operator
+    ENDPOINT_DISABLED = "endpoint_disabled"  # its endpoint failed for days, or an operator disabled it
 
 
 class EffectRequest(msgspec.Struct, frozen=True, tag="effect", tag_field="type", omit_defaults=True):
@@ -197,6 +198,7 @@ class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
         at_risk, until: number of requests from the committed offset on, below the offset `until`, that may have been
             called with a claim in that Redis only; -1 means no bound, while an owner is at work.
         due_ms: likewise the waiting effects that were due then, milliseconds since 1970 UTC; -1 means no bound.
+        due_max: of these, only so many of each lane, the first by time and sequence; 0 means no bound.
         doubt_left, doubt_until: number of requests from the committed offset on, below the offset `doubt_until`, that
             may have been called and whose claims Redis has lost.
     """
@@ -208,6 +210,7 @@ class Trust(msgspec.Struct, frozen=True, omit_defaults=True):
     due_ms: int = 0
     doubt_left: int = 0
     doubt_until: int = 0
+    due_max: int = 0
 
 
 TRUST_PREFIX = b"trust/"

@@ -269,8 +269,22 @@ class OutboxSettings(RuntimeSettings):
     stop_deadline_s: float = setting("ONCE_STOP_DEADLINE_S", "As for the other services.", 8.0)
     batch_max: int = setting("ONCE_OUTBOX_BATCH_MAX", "Effects per partition that are claimed at once.", 200)
     calls_max: int = setting("ONCE_OUTBOX_CALLS_MAX", "Concurrent calls to destinations, of all partitions.", 64)
+    lane_calls_max: int = setting(
+        "ONCE_OUTBOX_LANE_CALLS_MAX",
+        "Concurrent calls to one endpoint. It has at most as many as ONCE_OUTBOX_CALLS_MAX leaves free, so that one "
+        "slow endpoint never has them all.",
+        16,
+    )
     waiting_max: int = setting(
-        "ONCE_OUTBOX_WAITING_MAX", "Effects per partition that wait for a retry; above it, no input is taken.", 10_000
+        "ONCE_OUTBOX_WAITING_MAX",
+        "Effects per partition that wait for a try; above it, no input is taken. One takes about 1.5 kB of memory.",
+        50_000,
+    )
+    disable_after_h: float = setting(
+        "ONCE_OUTBOX_DISABLE_AFTER_H",
+        "Hours after which an endpoint that failed without one success is disabled; its effects go to "
+        "effects.dead-letter. 0 disables none.",
+        72.0,
     )
     retry_first_s: float = setting(
         "ONCE_OUTBOX_RETRY_FIRST_S", "Seconds until the first retry, doubled each time.", 1.0

@@ -369,6 +369,12 @@ EFFECTS_RESENT = _counter(
     "Calls made although an earlier one may have been taken by a destination without keys.",
 )
 EFFECTS_WAITING = _gauge("once_effects_waiting", "effects", "Effects that wait for a retry.", "partition")
+EFFECTS_WAITING_CHANNEL = _gauge(
+    "once_effects_waiting_by_channel", "effects", "The same by channel.", "partition", "channel"
+)
+ENDPOINTS_DISABLED = _gauge(
+    "once_endpoints_disabled", "endpoints", "Endpoints that are disabled: their effects go to effects.dead-letter."
+)
 CIRCUITS_OPEN = _gauge(
     "once_effect_circuits_open", "destinations", "Destinations whose circuit is open after failures in a row."
 )

@@ -270,9 +270,8 @@ async def test_an_invalid_address_is_refused(sink: Sink, destination: str) -> No
     assert isinstance(await sink.deliver(effect(1, destination)), Refused)
 
 
-async def test_each_server_has_one_circuit(mailbox: Mailbox, sink: Sink) -> None:
-    circuits = {sink.circuit(destination) for destination in (TO, "mailto:other@example.net")}
-    assert circuits == {f"smtp://{LOOPBACK}:{mailbox.port}"}
+async def test_the_mail_server_has_one_lane(sink: Sink) -> None:
+    assert {sink.lane(destination) for destination in (TO, "mailto:other@example.net")} == {"smtp"}
 
 
 def test_a_mailbox_process_and_the_services_loop(tmp_path: Path) -> None:

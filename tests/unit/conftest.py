@@ -12,6 +12,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the outbox's calls."""
     clock = Clock()
     monkeypatch.setattr("services.outbox.dispatch.time", clock)
+    monkeypatch.setattr("services.outbox.flights.time", clock)
     return clock
 
 

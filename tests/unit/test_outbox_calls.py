@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from services.outbox.dispatch import EARLIER
 from services.outbox.domain import Done, Later
+from services.outbox.flights import EARLIER
+from services.outbox.lanes import NO_CALL
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Refused, Retriable
 from shared.eos.crash import AFTER_CALL, BEFORE_CALL
@@ -27,11 +28,25 @@ from tests.sinks.effects import effect
 @pytest.mark.parametrize("calls_max", [1, 4, 16])
 async def test_concurrent_calls_of_all_partitions_are_bounded(clock: Clock, calls_max: int) -> None:
     setup = rig(clock, FakeSink(), calls_max)
-    both = [[claimed(clock, number + first) for number in range(20)] for first in (0, 100)]
-    for decided in await asyncio.gather(*(setup.calls.run(each, setup.until()) for each in both)):
-        assert states(decided) == [EffectState.SENT] * 20
+    places = [f"https://host-{number % 20}.example" for number in range(40)]
+    items = [claimed(clock, number, destination=place) for number, place in enumerate(places)]
+    first = setup.start(items[:20])
+    assert states(await setup.run(items[20:])) == [EffectState.SENT] * 20
+    assert all(isinstance(flight.decision, Done) for flight in first)
     assert setup.sink.running_max == calls_max
     assert len(setup.sink.called) == 40
+
+
+async def test_a_call_that_takes_long_holds_up_no_call_of_another_lane(clock: Clock) -> None:
+    setup, held = rig(clock, FakeSink(), calls_max=4), asyncio.Event()
+    setup.sink.wait = {1: held, 2: held}
+    slow = setup.start([claimed(clock, number) for number in range(1, 5)])
+    others = [claimed(clock, number, destination="https://fine.example") for number in range(10, 30)]
+    assert states(await setup.run(others)) == [EffectState.SENT] * 20
+    assert [flight.decision for flight in slow] == [None] * 4
+    held.set()
+    await setup.ends(slow)
+    assert all(isinstance(flight.decision, Done) for flight in slow)
 
 
 async def test_a_call_to_a_destination_without_keys_is_begun_first(clock: Clock) -> None:
@@ -72,7 +87,7 @@ async def test_calls_of_each_chain_are_in_order_and_one_at_a_time(clock: Clock) 
     sink.during = alone
     setup = rig(clock, sink, calls_max=16)
     items = [claimed(clock, number, ordered=True, account=account) for number, account in accounts.items()]
-    await setup.run(items[::-1])
+    await setup.run(items)
     for account in set(accounts.values()):
         called = [number for number in sink.called if accounts[number] == account]
         assert called == sorted(called)
@@ -86,7 +101,8 @@ async def test_a_chain_waits_behind_an_effect_that_must_be_retried(clock: Clock)
     assert setup.sink.called == [0, 1, 2]
     assert put_off(decided, EARLIER) == [3, 4]
     blocking, *behind = (decision for decision in decided if isinstance(decision, Later))
-    assert all(later.not_before_ms == blocking.not_before_ms > clock.now_ms for later in behind)
+    assert blocking.not_before_ms > clock.now_ms
+    assert all(later.not_before_ms == clock.now_ms for later in behind), "they are due when they are the first"
     assert all(later.release and later.job.attempts == 0 for later in behind)
 
 
@@ -116,8 +132,8 @@ async def test_the_lease_may_run_out_in_mid_batch(clock: Clock) -> None:
 async def test_no_call_begins_once_the_partition_is_being_revoked(clock: Clock, called: int) -> None:
     setup = rig(clock, FakeSink())
     if called == 0:
-        setup.stopping.set()
-    setup.sink.during = lambda: setup.stopping.set() if len(setup.sink.called) == called else None
+        setup.closing.set()
+    setup.sink.during = lambda: setup.closing.set() if len(setup.sink.called) == called else None
     decided = await setup.run([claimed(clock, number) for number in range(4)])
     assert setup.sink.called == list(range(called))
     assert put_off(decided, "the partition was let go") == list(range(called, 4))
@@ -125,7 +141,7 @@ async def test_no_call_begins_once_the_partition_is_being_revoked(clock: Clock, 
 
 async def test_a_call_that_may_have_been_made_keeps_its_claim_when_it_is_put_off(clock: Clock) -> None:
     setup = rig(clock, FakeSink())
-    setup.stopping.set()
+    setup.closing.set()
     new, retaken = await setup.run([claimed(clock, 1), claimed(clock, 2, Status.RETAKEN)])
     assert isinstance(new, Later)
     assert isinstance(retaken, Later)
@@ -146,7 +162,7 @@ async def test_an_effect_without_a_sink_is_refused_with_what_to_do(clock: Clock,
     # Without settings, a channel keeps its semantics: a doubt about a mail stays a doubt
     assert setup.calls.takes_keys(item.job.request) == (not destination.startswith("mailto:"))
     assert not setup.calls.takes_keys(effect(1, WEBHOOK))
-    assert setup.calls.wait_s(item.job.request) == 0
+    assert setup.calls.admit(item.job.request, 0) == NO_CALL
 
 
 async def test_each_call_is_between_its_crash_points_and_resends_are_counted(clock: Clock) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from services.outbox.domain import Done, Job
-from services.outbox.intake import job_of, outputs_of, runs_without_repeats
+from services.outbox.endings import outputs_of
+from services.outbox.intake import job_of
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.codec import InternalInputError
@@ -65,21 +66,6 @@ def test_a_decision_is_a_job_for_the_result_that_the_person_saw() -> None:
 def test_an_input_that_neither_the_ledger_nor_a_person_writes_is_a_defect(bad: Record, message: str) -> None:
     with pytest.raises(InternalInputError, match=message):
         taken_up(bad)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "runs"),
-    [
-        ([], []),
-        ([1, 2, 3], [[1, 2, 3]]),
-        ([1, 1, 1], [[1], [1], [1]]),
-        ([1, 2, 1, 3, 2, 3], [[1, 2], [1, 3, 2], [3]]),
-    ],
-)
-def test_no_effect_is_in_a_run_twice(numbers: list[int], runs: list[list[int]]) -> None:
-    jobs = [taken_up(record(effect(number, "file:receipts"))) for number in numbers]
-    found = [[int(job.effect_id, 16) for job in run] for run in runs_without_repeats(jobs)]
-    assert found == runs
 
 
 def done(state: EffectState, reason: str = "", detail: str = "") -> Done:

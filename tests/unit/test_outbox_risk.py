@@ -24,8 +24,3 @@ def test_a_request_put_off_without_a_claim_stays_at_risk_as_a_waiting_effect() -
     after = Risk(2, 100, frozenset()).passed(2, 50, ["a"], ["b"])
     assert after.left == 0
     assert after.waiting == {"b"}
-
-
-def test_effects_called_in_an_aborted_transaction_are_at_risk_as_well() -> None:
-    risk = Risk(2, 100, frozenset({"a"})).joined(7, 90, ["b"])
-    assert risk == Risk(7, 100, frozenset({"a", "b"}))

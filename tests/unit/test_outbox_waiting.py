@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from services.outbox.lanes import FULL, NO_CALL, Admission
 from services.outbox.waiting import WaitingStore
 from shared.eos.store import Change
-from shared.events.effects import WAITING_PREFIX, Waiting, encode_waiting
+from shared.events.effects import WAITING_PREFIX, EffectRequest, Waiting, encode_waiting
 from tests.sinks.effects import effect
 from tests.stores import commit, compacted, restore
 
@@ -30,6 +31,15 @@ def ordered(number: int, not_before_ms: int = 100, **changes: Any) -> Waiting:
     return waits(number, not_before_ms, ordered=True, **changes)
 
 
+def lane_of(request: EffectRequest) -> str:
+    return request.destination
+
+
+def due(store: WaitingStore, now_ms: int, limit: int) -> list[Waiting]:
+    """What is due where every lane may be called."""
+    return [waiting for waiting, _ in store.due(now_ms, limit, lambda *_: NO_CALL)]
+
+
 def put(store: WaitingStore, *waiting: Waiting) -> None:
     for each in waiting:
         store.put(each.request.effect_id, each)
@@ -37,7 +47,7 @@ def put(store: WaitingStore, *waiting: Waiting) -> None:
 
 def store_of(*waiting: Waiting) -> WaitingStore:
     """Return a store in which these are committed."""
-    store = WaitingStore()
+    store = WaitingStore(lane_of)
     put(store, *waiting)
     store.commit()
     return store
@@ -46,39 +56,40 @@ def store_of(*waiting: Waiting) -> WaitingStore:
 def test_effects_are_due_in_the_order_of_their_times_then_of_their_requests() -> None:
     late, early, middle, same = waits(1, 30), waits(2, 10), waits(4, 20), waits(3, 20)
     store = store_of(late, early, middle, same)
-    assert store.due(9, 10) == []
-    assert store.due(20, 10) == [early, same, middle]
-    assert store.due(30, 10) == [late]
+    assert due(store, 9, 10) == []
+    assert due(store, 20, 10) == [early, same, middle]
+    assert due(store, 30, 10) == [late]
 
 
 def test_no_more_effects_are_taken_than_requested_and_none_is_lost() -> None:
     all_of_them = [waits(number) for number in range(5)]
     store = store_of(*all_of_them)
-    assert store.due(100, 2) == all_of_them[:2]
-    assert store.due(100, 2) == all_of_them[2:4]
-    assert store.due(100, 2) == all_of_them[4:]
-    assert store.due(100, 2) == []
-    store.rollback()
-    assert store.due(100, 10) == all_of_them
+    assert due(store, 100, 2) == all_of_them[:2]
+    assert due(store, 100, 2) == all_of_them[2:4]
+    assert due(store, 100, 2) == all_of_them[4:]
+    assert due(store, 100, 2) == []
+    for waiting in all_of_them:
+        store.give_back(waiting.request.effect_id)
+    assert due(store, 100, 10) == all_of_them
 
 
 def test_an_effect_is_taken_once_in_a_transaction() -> None:
     again = waits(1)
     store = store_of(again)
-    assert store.due(100, 1) == [again]
+    assert due(store, 100, 1) == [again]
     put(store, again)
     store.commit()
-    assert store.due(100, 1) == [again]
-    assert store.due(100, 1) == []
+    assert due(store, 100, 1) == [again]
+    assert due(store, 100, 1) == []
 
 
 def test_a_postponed_effect_is_due_at_its_new_time_only() -> None:
     store = store_of(waits(1, 10))
-    [taken] = store.due(10, 5)
+    [taken] = due(store, 10, 5)
     put(store, waits(1, 50))
     store.commit()
-    assert store.due(49, 5) == []
-    assert store.due(50, 5) == [waits(1, 50)]
+    assert due(store, 49, 5) == []
+    assert due(store, 50, 5) == [waits(1, 50)]
     assert taken.not_before_ms == 10
 
 
@@ -86,49 +97,115 @@ def test_an_effect_brought_forward_is_due_at_its_new_time_and_once() -> None:
     store = store_of(waits(1, 50))
     put(store, waits(1, 10))
     store.commit()
-    assert store.due(10, 5) == [waits(1, 10)]
-    assert store.due(60, 5) == []
+    assert due(store, 10, 5) == [waits(1, 10)]
+    assert due(store, 60, 5) == []
 
 
 def test_only_the_first_of_a_chain_is_due_even_if_others_are_earlier() -> None:
     first, second, third = ordered(1, 50), ordered(2, 10), ordered(3, 5)
     store = store_of(third, first, second)
-    assert store.due(49, 5) == []
-    assert store.due(50, 5) == [first]
+    assert due(store, 49, 5) == []
+    assert due(store, 50, 5) == [first]
     store.remove(first.request.effect_id)
     store.commit()
-    assert store.due(50, 5) == [second]
+    assert due(store, 50, 5) == [second]
     store.remove(second.request.effect_id)
     store.commit()
-    assert store.due(50, 5) == [third]
+    assert due(store, 50, 5) == [third]
 
 
 def test_a_postponed_first_effect_holds_up_its_chain() -> None:
     first, second = ordered(1, 10), ordered(2, 10)
     store = store_of(first, second)
-    assert store.due(10, 5) == [first]
+    assert due(store, 10, 5) == [first]
     put(store, ordered(1, 40))
     store.commit()
-    assert store.due(39, 5) == []
-    assert store.due(40, 5) == [ordered(1, 40)]
+    assert due(store, 39, 5) == []
+    assert due(store, 40, 5) == [ordered(1, 40)]
 
 
 @pytest.mark.parametrize("changes", [{"account": "576"}, {"destination": "file:others"}, {"ordered": False}])
 def test_other_accounts_other_destinations_and_unordered_ones_do_not_wait(changes: dict[str, Any]) -> None:
     free = waits(2, 10, **{"ordered": True, **changes})
     store = store_of(ordered(1, 50), free)
-    assert store.due(10, 5) == [free]
-    assert store.behind(free.request) == (None if not free.request.ordered else free)
+    assert due(store, 10, 5) == [free]
 
 
-def test_an_ordered_effect_waits_behind_the_last_committed_one_of_its_chain() -> None:
-    store = store_of(ordered(1), ordered(3))
-    put(store, ordered(5))
-    assert store.behind(ordered(9).request) == ordered(3)
+def test_a_chain_is_known_while_a_committed_effect_of_it_waits() -> None:
+    store = store_of(ordered(1))
+    put(store, ordered(5, account="576"))
+    assert store.has_chain(("2378", "file:receipts"))
+    assert not store.has_chain(("576", "file:receipts"))
     store.commit()
-    assert store.behind(ordered(9).request) == ordered(5)
-    assert store.behind(waits(9).request) is None
-    assert store.behind(ordered(9, account="576").request) is None
+    assert store.has_chain(("576", "file:receipts"))
+    store.remove(ordered(1).request.effect_id)
+    store.commit()
+    assert not store.has_chain(("2378", "file:receipts"))
+
+
+def test_lanes_take_turns_and_one_that_may_not_be_called_holds_up_no_other() -> None:
+    many = [waits(number, destination="file:many") for number in range(4)]
+    few = [waits(number, destination="file:few") for number in range(4, 6)]
+    store = store_of(*many, *few)
+    assert due(store, 100, 3) == [few[0], many[0], few[1]]
+    store = store_of(*many, *few)
+    open_s = {"file:many": 2.0, "file:few": 0.0}
+
+    def admit(lane: str, _: Waiting) -> Admission:
+        return Admission(None, open_s[lane])
+
+    assert [waiting for waiting, _ in store.due(1000, 9, admit)] == few
+    open_s["file:many"] = 0.0
+    assert store.due(3000, 9, admit) == [], "it is not asked before its time"
+    assert [waiting for waiting, _ in store.due(3001, 9, admit)] == many
+
+
+def test_a_full_lane_is_asked_each_time() -> None:
+    store, places = store_of(waits(1), waits(2)), [1]
+
+    def admit(*_: object) -> Admission:
+        if not places:
+            return Admission(None, FULL)
+        places.pop()
+        return NO_CALL
+
+    assert [waiting for waiting, _ in store.due(100, 9, admit)] == [waits(1)]
+    assert store.is_due("file:receipts", 100)
+    assert store.due(100, 9, admit) == []
+    places.append(1)
+    assert [waiting for waiting, _ in store.due(100, 9, admit)] == [waits(2)]
+    assert not store.is_due("file:receipts", 100)
+
+
+def test_an_effect_that_was_not_called_is_due_as_before_or_later_without_a_change() -> None:
+    store = store_of(waits(1, 10), waits(2, 20))
+    assert due(store, 30, 9) == [waits(1, 10), waits(2, 20)]
+    store.give_back(waits(1).request.effect_id, 500)
+    store.give_back(waits(2).request.effect_id)
+    assert list(store.changes()) == []
+    assert due(store, 499, 9) == [waits(2, 20)]
+    assert due(store, 500, 9) == [waits(1, 10)]
+
+
+def test_an_effect_that_is_called_already_is_not_due_when_it_is_committed() -> None:
+    store = store_of(waits(1))
+    store.take(waits(1).request.effect_id)
+    assert due(store, 100, 9) == []
+    store.remove(waits(1).request.effect_id)
+    store.commit()
+    assert (len(store), store.counts) == (0, {})
+
+
+def test_the_first_of_each_lane_are_those_that_an_owner_may_have_taken() -> None:
+    store = store_of(
+        *(waits(number, 10 + number) for number in range(5)),
+        *(waits(number, 10 + number, destination="file:others") for number in range(5, 7)),
+        ordered(8, 9, account="576"),
+        ordered(9, 8, account="576"),
+    )
+    numbers = [int(effect_id, 16) for effect_id in store.first(15, 2)]
+    assert sorted(numbers) == [0, 5, 8], "of a chain only the first, of a lane the first by time, and none too early"
+    assert len(store.first(100, 0)) == 8
 
 
 def test_changes_are_visible_in_their_transaction_and_undone_with_it() -> None:
@@ -142,11 +219,11 @@ def test_changes_are_visible_in_their_transaction_and_undone_with_it() -> None:
     store.rollback()
     assert dict(store.items()) == {each.request.effect_id: each for each in (kept, gone)}
     assert store.get(new.request.effect_id) is None
-    assert store.due(100, 5) == [kept, gone]
+    assert due(store, 100, 5) == [kept, gone]
 
 
 def test_an_effect_added_and_removed_in_one_transaction_is_not_a_change() -> None:
-    store = WaitingStore()
+    store = WaitingStore(lane_of)
     put(store, waits(1))
     store.remove(waits(1).request.effect_id)
     store.remove(waits(2).request.effect_id)
@@ -168,15 +245,15 @@ def test_a_change_is_a_record_and_an_end_is_a_tombstone() -> None:
 
 @pytest.mark.parametrize("clean_until", [0, 3, 9])
 def test_a_restart_restores_waiting_effects(clean_until: int) -> None:
-    store, changelog = WaitingStore(), list[Change]()
+    store, changelog = WaitingStore(lane_of), list[Change]()
     put(store, ordered(1, 50), ordered(2, 10), waits(3, 10))
     commit(store, changelog)
     put(store, ordered(1, 20))
     store.remove(waits(3).request.effect_id)
     commit(store, changelog)
-    restored = WaitingStore()
+    restored = WaitingStore(lane_of)
     restore(restored, compacted(changelog, clean_until))
     assert dict(restored.items()) == dict(store.items())
     for each in (store, restored):
-        assert each.due(19, 5) == []
-        assert each.due(20, 5) == [ordered(1, 20)]
+        assert due(each, 19, 5) == []
+        assert due(each, 20, 5) == [ordered(1, 20)]

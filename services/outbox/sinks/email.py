@@ -46,6 +46,9 @@ _REASONS: dict[str, str] = {
 }
 
 
+MAIL_LANE = "smtp"
+
+
 class Text(NamedTuple):
     """A mail's subject, one line, and its body, with line feeds."""
 
@@ -198,10 +201,10 @@ class EmailSink:
         self._clock = clock
         self._connections = Connections(server, connections_max, timeout_s / 2, timeout_s / 2)
 
-    def circuit(self, destination: str) -> str:
-        """The mail server, whatever the address: `smtp://host:port`."""
+    def lane(self, destination: str) -> str:
+        """The mail server, whatever the address."""
         del destination
-        return f"smtp://{self._server.host}:{self._server.port}"
+        return MAIL_LANE
 
     async def deliver(self, request: EffectRequest) -> Outcome:
         try:

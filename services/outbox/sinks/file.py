@@ -157,7 +157,7 @@ class FileSink:
         self._timeout_s = timeout_s
         self._files: dict[str, LogFile] = {}
 
-    def circuit(self, destination: str) -> str:
+    def lane(self, destination: str) -> str:
         """The destination itself: each file fails alone."""
         return destination
 

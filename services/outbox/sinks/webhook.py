@@ -57,6 +57,7 @@ def origin_of(destination: str) -> str:
     return f"{parts.scheme}://{host}:{port}"
 
 
+@lru_cache(maxsize=4096)
 def endpoint_of(destination: str) -> str:
     """Origin and path of a URL, without its query: these identify a subscriber. Raises as `origin_of`."""
     return origin_of(destination) + (urlsplit(destination).path or "/")
@@ -218,10 +219,10 @@ class WebhookSink:
         self._sessions: dict[str, ClientSession] = {}
         self._target = lru_cache(maxsize=4096)(self._parse)
 
-    def circuit(self, destination: str) -> str:
-        """The origin: `https://host:443`. A destination that is no URL is its own."""
+    def lane(self, destination: str) -> str:
+        """The endpoint: `https://host:443/path`. A destination that is no URL is its own."""
         try:
-            return origin_of(destination)
+            return endpoint_of(destination)
         except ValueError:
             return destination
 

@@ -1,0 +1,176 @@
+"""Claimed effects, each from its claim until its decision is committed: a flight. Its call may outlive its round."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from services.outbox.domain import Call, Done, Job, Later, Void, give_up, not_called
+from services.outbox.lanes import Lane
+from services.outbox.marks import Status
+from shared.events.effects import EffectFailure
+
+EARLIER = "an earlier one of its account is not done"
+LEFT_ALONE = "its destination is left alone for a while"
+UNDER_WAY = "its call is under way"
+WITHDRAWN = "its destination is slow"
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An effect that was claimed to be called."""
+
+    job: Job  # as it was before it was claimed
+    call: Call  # what was decided then
+    status: Status  # of its claim
+
+    def put_off(self, not_before_ms: int, why: str) -> Later:
+        return not_called(self.job, self.call, self.status, not_before_ms, why)
+
+    def give_up(self, failure: EffectFailure, detail: str) -> Done:
+        job = self.call.job
+        uncounted = job.attempts - 1, job.resends - self.call.resend
+        return give_up(job, *uncounted, failure, detail, now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """The condition under which calls may begin, and who is told of their end."""
+
+    lease_s: float  # time.monotonic() from which on the lease would not cover a whole call
+    closing: asyncio.Event  # set when no further call may begin
+    begin: Callable[[str], Awaitable[str | None]]  # of a destination without keys; why there must be no call, or None
+    tell: Callable[[Done], Awaitable[None]]  # marks such an effect at once: until then its call is in doubt
+    reach: Callable[[str], None]  # passes a crash point, for tests
+    ended: Callable[["Flight"], None]  # has its decision from now on
+
+    def why_over(self) -> str | None:
+        """Why no call may begin any more; None while one may."""
+        if self.closing.is_set():
+            return "the partition was let go"
+        return "its claim's lease ran out" if time.monotonic() >= self.lease_s else None
+
+
+class Flight:
+    """A claimed effect until its decision is committed.
+
+    Attributes:
+        job: as it was before it was claimed.
+        claimed: None if its claim decided it.
+        decision: None until its call has ended.
+        stored: it is in effects.waiting: the committed offset has passed it.
+        marked: Redis has its decision.
+        waited: a round waits for its end.
+        begun_s: when it was claimed, monotonic.
+    """
+
+    __slots__ = (
+        "after",
+        "begun_s",
+        "claimed",
+        "decision",
+        "job",
+        "lane",
+        "marked",
+        "next",
+        "stored",
+        "task",
+        "until",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        job: Job,
+        until: Until,
+        *,
+        claimed: Claimed | None = None,
+        lane: Lane | None = None,
+        decision: Done | Later | Void | None = None,
+    ) -> None:
+        self.job = job
+        self.until = until
+        self.claimed = claimed
+        self.lane = lane
+        self.decision = decision
+        self.stored = job.stored
+        self.marked = False
+        self.waited = False
+        self.begun_s = time.monotonic()
+        self.after: Flight | None = None  # of its chain, while that is not done
+        self.next: list[Flight] = []  # of its chain, to be begun when it is done
+        self.task: asyncio.Task[None] | None = None  # of its call, once it has begun
+
+    def as_waiting(self) -> Later:
+        """The record of effects.waiting while it is claimed: a successor finds the claim in Redis, or counts on it."""
+        if self.claimed is None:
+            raise AssertionError(f"{self.job.effect_id} was decided by its claim")
+        return self.claimed.put_off(now_ms(), UNDER_WAY)
+
+
+class Flights:
+    """The flights of a partition.
+
+    Args:
+        wake: called when a flight ended and no round waits for another.
+
+    Attributes:
+        by_id: by effect_id, until their decisions are committed.
+        under_way: those without a decision.
+        quick: of these, those that a round waits for.
+        closing: set when no further call may begin.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self.by_id: dict[str, Flight] = {}
+        self.under_way: set[Flight] = set()
+        self.quick: set[Flight] = set()
+        self.closing = asyncio.Event()
+        self._signal = asyncio.Event()
+
+    def add(self, flight: Flight, start: Callable[[Flight], None]) -> None:
+        """Add a flight, and have `start` begin its call unless its claim decided it."""
+        self.by_id[flight.job.effect_id] = flight
+        if flight.decision is None:
+            self.under_way.add(flight)
+            start(flight)
+            if flight.waited and flight.decision is None:
+                self.quick.add(flight)
+
+    def ended(self, flight: Flight) -> None:
+        """Take note of a flight's end."""
+        self.under_way.discard(flight)
+        self.quick.discard(flight)
+        if not self.quick:
+            self.signal()
+
+    def signal(self) -> None:
+        """End the present wait."""
+        self._signal.set()
+        self._wake()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for a signal, for `timeout_s` seconds at most."""
+        self._signal.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._signal.wait()
+
+    async def all_ended(self) -> None:
+        """Wait for the calls under way, which are bounded in time."""
+        while self.under_way:
+            self.quick = set(self.under_way)
+            self._signal.clear()
+            await self._signal.wait()
+
+    def settled(self, flights: Iterable[Flight]) -> None:
+        """Forget flights whose decisions are committed."""
+        for flight in flights:
+            del self.by_id[flight.job.effect_id]

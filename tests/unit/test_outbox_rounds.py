@@ -1,0 +1,175 @@
+"""Rounds of the outbox in virtual time: a slow and a dead destination harm no other, and waiting costs little."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from statistics import quantiles
+
+import pytest
+
+from shared.events.effects import EffectRequest, EffectState
+from tests.outbox_rounds import Rounds, accepting, assert_i11, dead, rounds
+from tests.sinks.effects import effect
+
+SLOW, DEAD = "https://slow.example/hook", "https://dead.example/hook"
+HEALTHY = [f"https://fine-{number}.example/hook" for number in range(18)]
+MAIL = "mailto:bob@example.org"
+
+
+def requests_to(destinations: Iterable[str], each: int, first: int = 0) -> list[EffectRequest]:
+    """So many requests to each destination, in turn."""
+    found = list(destinations)
+    return [
+        effect(first + number * len(found) + place, destination, account=f"client-{number % 40}")
+        for number in range(each)
+        for place, destination in enumerate(found)
+    ]
+
+
+def destinations(requests: Iterable[EffectRequest], wanted: str) -> list[EffectRequest]:
+    return [request for request in requests if request.destination == wanted]
+
+
+async def offered(world: Rounds, requests: list[EffectRequest], per_s: float) -> dict[str, float]:
+    """Write requests at a rate, and return when each was written, in the loop's time."""
+    begun_s, written = world.loop.time(), dict[str, float]()
+    for number, request in enumerate(requests):
+        wait_s = begun_s + number / per_s - world.loop.time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        written[request.effect_id] = world.loop.time()
+        world.kafka.write([request])
+    return written
+
+
+def latencies(world: Rounds, written: dict[str, float], wanted: set[str]) -> list[float]:
+    """Seconds from request to receipt, of effects for these destinations that were received."""
+    return [at_s - written[identity] for at_s, place, identity in world.webhook.journal if place in wanted]
+
+
+def run(world: Rounds, per_s: float, seconds: float, others: Iterable[str]) -> tuple[int, float]:
+    """How many effects healthy destinations received, and the 99th percentile of their latency."""
+
+    async def history() -> tuple[int, float]:
+        world.start()
+        requests = requests_to([*HEALTHY, *others], int(per_s * seconds / (len(HEALTHY) + len(list(others)))))
+        written = await offered(world, requests, per_s)
+        found = latencies(world, written, set(HEALTHY))
+        return len(found), quantiles(found, n=100)[98]
+
+    return world.loop.run_until_complete(history())
+
+
+def test_a_dead_and_a_slow_destination_take_nothing_from_the_others() -> None:
+    rate, seconds = 90.0, 15.0
+    with rounds() as world:
+        alone, alone_p99 = run(world, rate, seconds, {})
+    with rounds() as world:
+        world.webhook.answers |= {SLOW: accepting(4.9), DEAD: dead()}
+        among, among_p99 = run(world, rate / 18 * 20, seconds, world.webhook.answers)
+        assert world.kafka.puts().total() < 3 * len(world.kafka.requests) / 10, "only what waits is written"
+    assert among >= 0.99 * alone
+    assert among_p99 <= 1.5 * alone_p99
+
+
+def test_one_quick_destination_with_a_backlog_is_not_written_to_effects_waiting() -> None:
+    with rounds() as world:
+        requests = requests_to([HEALTHY[0]], 2000)
+        world.kafka.write(requests)
+        world.start()
+        results = world.loop.run_until_complete(world.settled(requests))
+        assert assert_i11(world, requests, results) == {EffectState.SENT: 2000}
+        assert world.kafka.puts().total() == 0
+        assert world.loop.time() < 2, "more than 1,000 effects a second"
+        assert world.kafka.commits < 80, "a commit has more than one result"
+
+
+def test_what_waits_is_written_once_for_each_call() -> None:
+    with rounds(retry_deadline_s=7200.0) as world:
+        world.webhook.answers[DEAD] = dead(0.01)
+        requests = requests_to([DEAD, HEALTHY[0]], 500)
+        world.kafka.write(requests)
+        world.start()
+        world.loop.run_until_complete(asyncio.sleep(1800))
+        puts, calls = world.kafka.puts(), world.webhook.calls
+        hopeless = destinations(requests, DEAD)
+        assert len(world.kafka.last_results()) == 500
+        for request in hopeless:
+            assert puts[request.effect_id] <= 1 + calls[request.effect_id]
+        assert sum(calls[request.effect_id] for request in hopeless) <= 1800 / 10 + 20, "the circuit is open"
+
+
+def test_a_destination_that_recovers_gets_its_effects_in_order_after_one_trial() -> None:
+    with rounds() as world:
+        world.webhook.answers[DEAD] = dead(0.01)
+        requests = requests_to([DEAD], 300)
+
+        async def history() -> None:
+            await offered(world, requests, 20)
+            world.webhook.answers[DEAD] = accepting(0.05)
+            del world.webhook.journal[:]
+            await world.settled(requests)
+
+        world.start()
+        world.loop.run_until_complete(history())
+        times = [at_s for at_s, *_ in world.webhook.journal]
+        assert times[1] - times[0] >= 0.05, "one call tries first"
+        order = [int(identity, 16) for *_, identity in world.webhook.journal]
+        untried = [number for number in order if world.webhook.calls[f"{number:032x}"] == 1]
+        late = sum(number < before for before, number in pairwise(untried))
+        assert late <= world.settings.lane_calls_max
+        assert world.webhook.under_way_max[DEAD] <= world.settings.lane_calls_max
+
+
+def test_effects_past_their_deadline_are_given_up_without_a_call_while_their_lane_is_open() -> None:
+    with rounds(retry_deadline_s=60.0) as world:
+        world.webhook.answers[DEAD] = dead()
+        requests = requests_to([DEAD], 1000)
+        world.kafka.write(requests)
+        world.start()
+        results = world.loop.run_until_complete(world.settled(requests, 200))
+        assert assert_i11(world, requests, results) == {EffectState.FAILED: 1000}
+        assert {result.reason for result in results.values()} == {"retries_exhausted"}
+        assert world.webhook.calls.total() < 60
+
+
+def test_a_slow_lane_leaves_slots_for_many_others() -> None:
+    slow = [f"https://slow-{number}.example/hook" for number in range(6)]
+    with rounds(calls_max=16, lane_calls_max=16) as world:
+        world.webhook.answers |= dict.fromkeys(slow, accepting(4.9))
+
+        async def history() -> float:
+            world.kafka.write(requests_to(slow, 50))
+            await asyncio.sleep(1)
+            requests = requests_to(HEALTHY[:1], 100, first=10_000)
+            begun_s = world.loop.time()
+            await offered(world, requests, 50)
+            await world.settled(requests, 30)
+            return world.loop.time() - begun_s
+
+        world.start()
+        assert world.loop.run_until_complete(history()) < 4
+        assert sum(world.webhook.under_way_max[place] for place in slow) < 16
+
+
+@pytest.mark.parametrize("stop_after_s", [0.3, 1.0, 4.0])
+def test_a_stop_waits_for_the_calls_under_way_and_loses_none(stop_after_s: float) -> None:
+    with rounds() as world:
+        world.webhook.answers |= {SLOW: accepting(4.9), DEAD: dead()}
+        requests = requests_to([SLOW, DEAD, *HEALTHY[:3], MAIL], 40)
+
+        async def history() -> Counter[str]:
+            world.start()
+            world.kafka.write(requests)
+            await asyncio.sleep(stop_after_s)
+            begun_s = world.loop.time()
+            await world.stop()
+            assert world.loop.time() - begun_s < world.settings.stop_deadline_s
+            assert not world.webhook.under_way.total()
+            world.webhook.answers.clear()
+            world.start()
+            return assert_i11(world, requests, await world.settled(requests))
+
+        assert world.loop.run_until_complete(history()) == {EffectState.SENT: len(requests)}
+        assert set(world.email.made.values()) == {1}
