@@ -110,13 +110,17 @@ class OutboxSite:
     async def write(self, requests: Iterable[EffectRequest]) -> None:
         """Write these requests."""
         async with IdempotentWriter(self.access) as writer:
-            # Sources ascend, as the ledger's do, and differ from them
-            for number, request in enumerate(requests, time.time_ns()):
-                headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:99:%d" % number))
-                partition = partition_for(request.account, InstallationSettings.partitions)
-                key, value = request.account.encode(), encode_request(request)
-                await writer.write(EFFECTS_REQUESTS, partition, key, value, headers)
+            await self.write_by(writer, requests)
             await writer.flush()
+
+    async def write_by(self, writer: IdempotentWriter, requests: Iterable[EffectRequest]) -> None:
+        """Write these requests by a writer, without waiting for the brokers."""
+        # Sources ascend, as the ledger's do, and differ from them
+        for number, request in enumerate(requests, time.time_ns()):
+            headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:99:%d" % number))
+            partition = partition_for(request.account, InstallationSettings.partitions)
+            key, value = request.account.encode(), encode_request(request)
+            await writer.write(EFFECTS_REQUESTS, partition, key, value, headers)
 
     async def results(self) -> Results:
         """The last result of each effect."""

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from services.outbox.domain import Done, Later, Policy, after_call
+from services.outbox.domain import Done, Later, Policy, after_call, with_attempt
 from services.outbox.endpoints import Endpoints
 from services.outbox.flights import EARLIER, LEFT_ALONE, WITHDRAWN, Claimed, Flight, now_ms
 from services.outbox.lanes import FULL, NO_CALL, Admission, Lane, Lanes
@@ -180,11 +180,13 @@ class Calls:
                 decision = item.put_off(now_ms(), refusal)
                 return
             until.reach(crash.BEFORE_CALL)
-            begun_s = time.monotonic()
+            at_ms, begun_s = now_ms(), time.monotonic()
             outcome = await sink.deliver(request)
             until.reach(crash.AFTER_CALL)
-            self._observe(item, lane, outcome, time.monotonic() - begun_s)
-            decision = after_call(item.call.job, outcome, self._policy, now_ms(), self._chance.random())
+            taken_s = time.monotonic() - begun_s
+            self._observe(item, lane, outcome, taken_s)
+            job = with_attempt(item.call.job, at_ms, int(taken_s * 1000), outcome)
+            decision = after_call(job, outcome, self._policy, now_ms(), self._chance.random())
             if isinstance(decision, Done) and not sink.takes_keys:
                 await until.tell(decision)
         finally:
