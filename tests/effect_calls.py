@@ -143,7 +143,6 @@ class Rig:
         """Make all calls, and return the decisions in the order of the requests."""
         flights = self.start(claimed, lease_s)
         await self.ends(flights)
-        self.calls.show()
         decided = [flight.decision for flight in flights if isinstance(flight.decision, Done | Later)]
         assert len(decided) == len(flights)
         return sorted(decided, key=lambda decision: decision.job.sequence)

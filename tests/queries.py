@@ -42,6 +42,8 @@ STATES: Final = {  # the only good value is 0
     "ControllerMissing",
     "UncleanLeaderElection",
     "ThresholdsMissing",
+    "EndpointDisabled",
+    "EndpointFailing",
 }
 """Alerts that compare with no threshold."""
 

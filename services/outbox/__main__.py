@@ -20,7 +20,11 @@ from shared.kafka.client.access import access
 from shared.kafka.runtime.global_table import GlobalTable
 from shared.kafka.runtime.runtime import run_service
 from shared.settings import OutboxSettings
+from shared.telemetry import catalogue as telemetry
+from shared.telemetry.instruments import ReadGauge
 
+CIRCUITS_OPEN = ReadGauge(telemetry.CIRCUITS_OPEN)
+ENDPOINTS_DISABLED = ReadGauge(telemetry.ENDPOINTS_DISABLED)
 TOPICS = [
     catalogue.INSTALLATION,
     catalogue.EFFECTS_REQUESTS,
@@ -52,6 +56,8 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
     endpoints = Endpoints(table.values, int(settings.disable_after_h * HOUR_MS))
     lanes = Lanes(settings.calls_max, settings.lane_calls_max, settings.circuit_failures, settings.circuit_open_s)
     calls = Calls(sinks, lanes, policy, endpoints)
+    stack.callback(CIRCUITS_OPEN.add(lambda: [((), lanes.open_count(time.monotonic()))]))
+    stack.callback(ENDPOINTS_DISABLED.add(lambda: [((), endpoints.disabled_count())]))
     return Outbox(Means(settings, redis, calls, policy, endpoints, installation, capacity), resources=(table,))
 
 

@@ -9,6 +9,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import get_args
 
 from services.outbox.domain import Done, Later, Policy, after_call, with_attempt
 from services.outbox.endpoints import Endpoints
@@ -18,15 +19,14 @@ from services.outbox.outcomes import Delivered, Outcome, Refused, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectFailure, EffectRequest, channel_of
 from shared.telemetry import catalogue
-from shared.telemetry.instruments import counter, gauge, histogram
+from shared.telemetry.instruments import at_zero, counter, histogram
 
 MAILTO = "mailto:"
 
 EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
+at_zero(EFFECT_CALLS, [channel.value for channel in Channel], [kind.__name__.lower() for kind in get_args(Outcome)])
 EFFECT_CALL_SECONDS = histogram(catalogue.EFFECT_CALL_SECONDS)
 EFFECTS_RESENT = counter(catalogue.EFFECTS_RESENT)
-CIRCUITS_OPEN = gauge(catalogue.CIRCUITS_OPEN)
-ENDPOINTS_DISABLED = gauge(catalogue.ENDPOINTS_DISABLED)
 
 
 class Calls:
@@ -215,11 +215,6 @@ class Calls:
             self._lanes.failed(lane, time.monotonic(), outcome.retry_after_s)
         if not isinstance(outcome, Refused):
             self._endpoints.observe(lane.name, now_ms(), None if isinstance(outcome, Delivered) else outcome.detail)
-
-    def show(self) -> None:
-        """Show how many lanes are open and how many endpoints disabled."""
-        CIRCUITS_OPEN.set(self._lanes.open_count(time.monotonic()))
-        ENDPOINTS_DISABLED.set(self._endpoints.disabled_count())
 
     def _without_call(self, item: Claimed) -> Done:
         """Decide on an effect that was claimed to get no call."""

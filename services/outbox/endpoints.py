@@ -37,7 +37,7 @@ class Endpoints:
         return known is not None and known.state == EndpointState.DISABLED
 
     def disabled_count(self) -> int:
-        return sum(record.state == EndpointState.DISABLED for record in self._records.values())
+        return sum(record.state == EndpointState.DISABLED for record in list(self._records.values()))
 
     def observe(self, name: str, now_ms: int, failure: str | None) -> None:
         """Take note of a call: how it failed, or None for a success."""

@@ -24,6 +24,7 @@ WORK_S: Final = 0.1  # a lane has claims for so many seconds of work
 QUICK_S: Final = 0.01
 """Calls that take less are limited by this process, not by their destination. With 16 at once, these are 1,600 a
 second. Input may wait for such a lane, because writing its effects to effects.waiting would cost more than the wait."""
+SILENT_S: Final = 900.0  # longer than between two tries of an effect
 _WEIGHT: Final = 8  # of the past, in the moving average of a call's seconds
 
 
@@ -37,13 +38,14 @@ class Lane:
         took_s: moving average of the seconds that a successful call takes; 0 before the first.
     """
 
-    __slots__ = ("_begun_s", "calls_max", "claimed", "failures", "name", "opens_at_s", "took_s")
+    __slots__ = ("_begun_s", "calls_max", "claimed", "failed_at_s", "failures", "name", "opens_at_s", "took_s")
 
     def __init__(self, name: str, calls_max: int) -> None:
         self.name = name
         self.calls_max = calls_max
         self.claimed = 0
         self.failures = 0  # in a row
+        self.failed_at_s = 0.0  # the last of them
         self.opens_at_s = 0.0
         self.took_s = 0.0
         self._begun_s: dict[int, float] = {}  # calls under way by number, the oldest first
@@ -177,6 +179,7 @@ class Lanes:
     def failed(self, lane: Lane, now_s: float, retry_after_s: float | None = None) -> None:
         """The destination did not accept a call, and may have asked for a pause."""
         lane.failures += 1
+        lane.failed_at_s = now_s
         self._failing.add(lane)
         if lane.failures >= self._failures_max:
             lane.opens_at_s = max(lane.opens_at_s, now_s + self._open_s)
@@ -184,8 +187,11 @@ class Lanes:
             lane.opens_at_s = max(lane.opens_at_s, now_s + retry_after_s)
 
     def open_count(self, now_s: float) -> int:
-        """How many lanes get no call now."""
-        return sum(lane.opens_at_s > now_s for lane in self._failing)
+        """How many lanes are open, or tried; one that did not fail for SILENT_S has nothing to be called for."""
+        return sum(
+            (lane.failures >= self._failures_max or lane.opens_at_s > now_s) and now_s - lane.failed_at_s <= SILENT_S
+            for lane in list(self._failing)  # a scrape may run in another thread
+        )
 
     def _forget(self) -> None:
         name = next((name for name, lane in self._lanes.items() if lane.is_idle), None)

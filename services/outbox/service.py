@@ -257,7 +257,6 @@ class EffectWorker(TrustedWorker):
         self._risk, self._aborts, self._settled_s = risk, 0, time.monotonic()
         count(endings)
         metrics.RECORDS_CONSUMED.labels(self._topic).inc(len(passing))
-        self._calls.show()
         tell_latency(oldest_origin_time_ms(entry.record.headers for entry in passing), EFFECTS_RESULTS)
 
     def _is_new(self, entry: Entry) -> bool:

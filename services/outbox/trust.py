@@ -123,7 +123,7 @@ class TrustedWorker(Worker):
 
     def _by_channel(self) -> list[Reading]:
         found = dict.fromkeys(Channel, 0)
-        for lane, count in self._waiting.counts.items():
+        for lane, count in list(self._waiting.counts.items()):
             found[_channel_of(lane)] += count
         return [((str(self._partition), channel.value), count) for channel, count in found.items()]
 

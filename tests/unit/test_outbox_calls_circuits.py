@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from prometheus_client import REGISTRY
 
 from services.outbox.domain import Call, Done, Later
 from services.outbox.flights import LEFT_ALONE, Claimed, Flight
@@ -23,7 +22,7 @@ async def test_a_circuit_that_opens_in_mid_batch_prevents_the_remaining_calls(cl
     assert sorted(setup.sink.called) == [0, 1, 2, 8]
     assert put_off(decided, LEFT_ALONE) == [3, 4, 5, 7]
     assert setup.calls.admit(claimed(clock, 9).job.request, clock.now_ms).wait_s == OPEN_S
-    assert REGISTRY.get_sample_value("once_effect_circuits_open") == 1
+    assert setup.lanes.open_count(clock.now_s) == 1
 
 
 async def test_one_call_tests_a_circuit_after_its_open_time(clock: Clock) -> None:

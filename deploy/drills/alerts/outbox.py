@@ -1,16 +1,21 @@
 """Faults outside Kafka: destinations that refuse, drop connections or are down, and a Redis with little memory."""
 
 import asyncio
+import time
 from contextlib import ExitStack
 
-from deploy.drills.alerts.site import Site
+from deploy.drills.alerts.site import PARTITIONS, Site, Written
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.faults.redis import info
 from deploy.drills.sinks.mailbox import Action, MailFaults, Stage
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
 from deploy.drills.sinks.receiver import Faults, Mode
 from deploy.drills.waiting import until
+from services.outbox.sinks.webhook import endpoint_of
+from shared.events.catalogue import REFERENCE_ENDPOINTS
 from shared.events.effects import EffectKind
+from shared.events.endpoints import Endpoint, EndpointState, encode_endpoint
+from shared.events.partitions import partition_for
 
 EFFECTS = 30
 _DELIVERED_S = 60.0
@@ -111,3 +116,64 @@ class ScarceMemory:
         """Set the usual maxmemory."""
         if self._usual:
             await asyncio.to_thread(site.stack.redis.command, "CONFIG", "SET", "maxmemory", self._usual)
+
+
+class DeadMailServer:
+    """Mails are due at a mail server that is down, while a webhook gets its effects."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._mailbox: MailboxProcess | None = None
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        receiver = ReceiverProcess(site.files / "beside-mails")
+        await asyncio.to_thread(self._open.enter_context, receiver)
+        self._mailbox = mailbox = MailboxProcess(site.files / "dead-mailbox")
+        await asyncio.to_thread(mailbox.start)  # it makes its certificate
+        mailbox.kill()
+        await site.subscribe("drill-mails", EffectKind.NOTICE, "mailto:drill@example.org")
+        await site.subscribe("drill-hooks", EffectKind.NOTICE, receiver.url)
+        await site.restart(
+            "outbox",
+            OUTBOX_RETRY_MAX_S="5",
+            SMTP_HOST="127.0.0.1",
+            SMTP_PORT=str(mailbox.port),
+            SMTP_CA_FILE=str(mailbox.ca_file),
+            SMTP_SENDER="ledger@example.org",
+        )
+        await site.pay(EFFECTS, creditor="drill-mails")
+        await site.pay(3, creditor="drill-hooks")
+        await until(lambda: receiver.counts().distinct == 3, "the webhook has its effects", _DELIVERED_S)
+        return f"nothing listens on port {mailbox.port}, and a webhook got three effects"
+
+    async def heal(self, site: Site) -> None:  # noqa: ARG002 # a fault's signature
+        """Start the mail server until all mails are delivered."""
+        mailbox = self._mailbox
+        if mailbox is not None:
+            await asyncio.to_thread(self._open.enter_context, mailbox)
+            await until(lambda: len(mailbox.mails()) == EFFECTS, "all are delivered", _DELIVERED_S)
+        self._open.close()
+
+
+class DisabledEndpoint:
+    """An endpoint fails until it is disabled, and an operator enables it."""
+
+    def __init__(self) -> None:
+        self._receiver: ReceiverProcess | None = None
+
+    async def inject(self, site: Site) -> str:
+        """See `SiteFault.inject`."""
+        self._receiver = ReceiverProcess(site.files / "failing")
+        await site.subscribe("drill-disabled", EffectKind.NOTICE, self._receiver.url)
+        await site.restart("outbox", OUTBOX_RETRY_MAX_S="2", OUTBOX_CIRCUIT_OPEN_S="2", OUTBOX_DISABLE_AFTER_H="0.005")
+        await site.pay(3, creditor="drill-disabled")
+        return f"nothing listens on port {self._receiver.port}, and 18 s of failures disable an endpoint"
+
+    async def heal(self, site: Site) -> None:
+        """Enable it."""
+        if self._receiver is not None:
+            name = endpoint_of(self._receiver.url)
+            record = Endpoint(EndpointState.ENABLED.value, time.time_ns() // 1_000_000, by="operator")
+            home = partition_for(name, PARTITIONS)
+            await site.write(REFERENCE_ENDPOINTS, home, [Written(name.encode(), encode_endpoint(record))])

@@ -12,7 +12,14 @@ from deploy.drills.alerts.alert import AlertFault
 from deploy.drills.alerts.batches import REFUSALS, BadBatches, gap, oversized, unknown
 from deploy.drills.alerts.brokers import LostQuorum, LostReplica, UncleanElection
 from deploy.drills.alerts.firing import drill
-from deploy.drills.alerts.outbox import LostAnswer, RefusingWebhook, ScarceMemory, UnreachableWebhook
+from deploy.drills.alerts.outbox import (
+    DeadMailServer,
+    DisabledEndpoint,
+    LostAnswer,
+    RefusingWebhook,
+    ScarceMemory,
+    UnreachableWebhook,
+)
 from deploy.drills.alerts.pipeline import (
     BadRecords,
     ComingAndGoing,
@@ -192,6 +199,27 @@ ALERTS: Final = (
         "OutboxStopped",
         "Thirty notices are due at a webhook that is down, and later comes up.",
         UnreachableWebhook,
+        {},
+        within_s=120,
+    ),
+    AlertFault(
+        "OutboxChannelStopped",
+        "Thirty mails are due at a mail server that is down, while a webhook gets its effects.",
+        DeadMailServer,
+        {"channel": "email"},
+        within_s=150,
+    ),
+    AlertFault(
+        "EndpointFailing",
+        "Thirty notices are due at a webhook that is down, and later comes up.",
+        UnreachableWebhook,
+        {},
+        within_s=120,
+    ),
+    AlertFault(
+        "EndpointDisabled",
+        "A webhook is down, and 18 seconds of failures disable an endpoint. An operator enables it.",
+        DisabledEndpoint,
         {},
         within_s=120,
     ),
