@@ -277,8 +277,8 @@ class OutboxSettings(RuntimeSettings):
     )
     waiting_max: int = setting(
         "ONCE_OUTBOX_WAITING_MAX",
-        "Effects per partition that wait for a try; above it, no input is taken. One takes about 1.5 kB of memory.",
-        50_000,
+        "Effects per partition that wait for a try; above it, no input is taken. One takes about 1.2 kB of memory.",
+        25_000,
     )
     disable_after_h: float = setting(
         "ONCE_OUTBOX_DISABLE_AFTER_H",
