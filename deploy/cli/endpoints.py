@@ -235,7 +235,7 @@ def _sample(url: str) -> EffectRequest:
 
 
 class _Failed:
-    """Failed effects of one endpoint, by id, with the record of their last result; and effects that wait."""
+    """Failed and doubtful effects of one endpoint, by id, with their last results; and effects that wait."""
 
     def __init__(self, endpoint: str, since_ms: int) -> None:
         self._endpoint = endpoint
@@ -257,8 +257,10 @@ class _Failed:
                     self._results[key] = record, result
 
     def _is_wanted(self, result: EffectResult) -> bool:
-        if result.state != EffectState.FAILED or result.reason == EffectFailure.ABANDONED or result.request is None:
+        if result.state == EffectState.SENT or result.reason == EffectFailure.ABANDONED or result.request is None:
             return False
+        if result.state == EffectState.IN_DOUBT and self._endpoint == MAIL_LANE:
+            return False  # it may be a second mail: a person decides
         return result.at_ms >= self._since_ms and _endpoint_or_itself(result.request.destination) == self._endpoint
 
     def resolutions(self) -> list[tuple[int, EffectRequest, bytes, Headers]]:
@@ -281,7 +283,10 @@ class _Failed:
 @brokers_option
 @json_option()
 def replay_endpoint(endpoint: str, since_ms: int, brokers: Access) -> None:
-    """Send effects of ENDPOINT again that failed since a time, except those that an operator abandoned.
+    """Send effects of ENDPOINT again that failed or came to be in doubt since a time.
+
+    Left out are those that an operator abandoned, and mails in doubt: a mail server does not recognise a repeat, so
+    `once effects resolve` is for each.
 
     Exit codes: 0 all decisions are written (none is fine), 1 not all, 2 wrong usage. It may be given again: a decision
     on a result that is not the latest is void.

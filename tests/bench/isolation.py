@@ -60,13 +60,17 @@ async def offer(world: World, requests: Sequence[EffectRequest], per_s: float) -
 
 
 async def figures(
-    world: World, receiver: ReceiverProcess, written: Mapping[str, int], wanted: set[str], seconds: float
+    receiver: ReceiverProcess, written: Mapping[str, int], wanted: set[str], seconds: float, before: int = 0
 ) -> Figures:
-    """Wait until the healthy endpoints have everything, for DRAIN_S at most; then measure."""
+    """Wait until the healthy endpoints have everything, for DRAIN_S at most; then measure.
+
+    Args:
+        before: effects that the receiver had before this load.
+    """
     load = {identity: at_ms for identity, at_ms in written.items() if identity in wanted}
     end_ms = min(load.values()) + int(seconds * 1000)
     deadline_s = time.monotonic() + DRAIN_S
-    while receiver.counts().distinct < len(load) and time.monotonic() < deadline_s:
+    while receiver.counts().distinct < before + len(load) and time.monotonic() < deadline_s:
         await asyncio.sleep(0.2)
     received = {each.key: each.at_ms for each in receiver.deliveries() if each.what is What.PROCESSED}
     took = [received[identity] - at_ms for identity, at_ms in load.items() if identity in received]
@@ -100,7 +104,7 @@ async def run(directory: Path, *, healthy: int, per_s: float, seconds: float, il
         await asyncio.to_thread(outbox.wait_ready)
         written = await offer(world, requests, rate)
         wanted = {request.effect_id for request in requests if request.destination in fine}
-        found = await figures(world, world.receiver, written, wanted, seconds)
+        found = await figures(world.receiver, written, wanted, seconds)
         if ill:
             await raise_if_rewritten(world)
         outbox.process.terminate()

@@ -1,0 +1,92 @@
+"""`once endpoints`: names of endpoints, what is waiting, and which effects a replay sends again."""
+
+import click
+import pytest
+
+from deploy.cli.endpoints import _endpoint, _Failed, _since, _Waiting, name_of
+from shared.eos.records import Record
+from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
+from shared.events.effects import (
+    WAITING_PREFIX,
+    EffectResult,
+    Resolution,
+    Waiting,
+    decode_request,
+    encode_result,
+    encode_waiting,
+)
+from tests.sinks.effects import effect
+
+HOOK = "https://example.org/hook"
+NAME = "https://example.org:443/hook"
+
+
+def test_an_endpoint_is_named_without_its_query_and_with_its_port() -> None:
+    assert name_of("https://Example.org/hook?tenant=7") == name_of(HOOK) == NAME
+    assert name_of("file:receipts") == "file:receipts"
+    assert name_of("mailto:bob@example.org") == _endpoint("smtp") == "smtp"
+    with pytest.raises(click.BadParameter, match="smtp is the mail server"):
+        _endpoint("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [("2026-01-05T09:30", 1_767_605_400_000), ("2026-01-05T10:30:00+01:00", 1_767_605_400_000)],
+)
+def test_a_time_is_in_utc_unless_it_names_an_offset(text: str, at_ms: int) -> None:
+    assert _since(text) == at_ms
+    with pytest.raises(click.BadParameter, match="is no time"):
+        _since("yesterday")
+
+
+def result(number: int, state: str, at_ms: int = 100, destination: str = HOOK, reason: str = "") -> Record:
+    request = None if state == "sent" else effect(number, destination)
+    found = EffectResult(f"{number:032x}", state, at_ms, 2, 3, 0, reason, "", request)
+    headers = (("origin", b"payments.raw:0:1"),)
+    return Record(EFFECTS_RESULTS, 4, number, 0, found.effect_id.encode(), encode_result(found), headers)
+
+
+def waits(number: int, destination: str = HOOK, *, gone: bool = False) -> Record:
+    waiting = Waiting(effect(number, destination), "effects.requests:0:1", "payments.raw:0:0", 1, 0, 0, number)
+    key = WAITING_PREFIX + f"{number:032x}".encode()
+    return Record(EFFECTS_WAITING, 4, number, 0, key, None if gone else encode_waiting(waiting), ())
+
+
+def resent(endpoint: str, since_ms: int, *records: Record) -> list[int]:
+    found = _Failed(endpoint, since_ms)
+    for record in records:
+        found.take(record.topic, record.partition, [record])
+    decisions = [decode_request(value) for _, _, value, _ in found.resolutions()]
+    assert all(isinstance(each, Resolution) and (each.action, each.revision) == ("resend", 3) for each in decisions)
+    return [int(each.effect_id, 16) for each in decisions]
+
+
+def test_a_replay_has_what_failed_or_is_in_doubt_since_a_time_in_its_order() -> None:
+    records = [
+        result(1, "failed", 300, reason="endpoint_disabled"),
+        result(2, "failed", 200, HOOK + "?tenant=7", "retries_exhausted"),
+        result(3, "in_doubt", 250),
+        result(4, "failed", 99),
+        result(5, "sent", 300),
+        result(6, "failed", 300, reason="abandoned"),
+        result(7, "failed", 300, "https://example.org/other"),
+    ]
+    assert resent(NAME, 100, *records) == [2, 3, 1]
+
+
+def test_a_replay_leaves_out_what_waits_and_what_was_sent_since() -> None:
+    assert resent(NAME, 0, result(1, "failed"), waits(1)) == []
+    assert resent(NAME, 0, result(1, "failed"), waits(1), waits(1, gone=True)) == [1]
+    assert resent(NAME, 0, result(1, "failed"), result(1, "sent")) == []
+
+
+def test_mails_in_doubt_are_left_to_a_person() -> None:
+    mail = "mailto:bob@example.org"
+    assert resent("smtp", 0, result(1, "in_doubt", destination=mail), result(2, "failed", destination=mail)) == [2]
+
+
+def test_waiting_effects_are_counted_by_endpoint() -> None:
+    waiting = _Waiting()
+    records = [waits(1), waits(2, HOOK + "?tenant=7"), waits(3, "file:receipts"), waits(2, gone=True), waits(4, "odd")]
+    waiting.take(EFFECTS_WAITING, 4, records)
+    assert waiting.counts() == {NAME: 1, "file:receipts": 1, "odd": 1}
