@@ -31,7 +31,7 @@ from shared.eos.progress import TransactionId
 from shared.eos.records import Output, Record
 from shared.eos.states import State
 from shared.eos.store import Change
-from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS, EFFECTS_WAITING, REFERENCE_ENDPOINTS
+from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS, REFERENCE_ENDPOINTS
 from shared.events.effects import (
     WAITING_PREFIX,
     Channel,
@@ -504,7 +504,11 @@ def rounds(**settings: Any) -> Iterator[Rounds]:
 
 def assert_i11(world: Rounds, requests: Sequence[EffectRequest], results: Mapping[str, EffectResult]) -> Counter[str]:
     """Check that each request has one distinct effect, or a result that reports it; return the results by state."""
-    made = world.webhook.made + world.email.made
+    return judge(world.webhook.made + world.email.made, requests, results)
+
+
+def judge(made: Counter[str], requests: Sequence[EffectRequest], results: Mapping[str, EffectResult]) -> Counter[str]:
+    """The same, with how often each effect was made."""
     for request in requests:
         result = results[request.effect_id]
         count = made[request.effect_id]
@@ -512,14 +516,3 @@ def assert_i11(world: Rounds, requests: Sequence[EffectRequest], results: Mappin
         assert not (result.state == EffectState.SENT and not count), f"{request.effect_id} was not made"
         assert not (result.state == EffectState.FAILED and count), f"{request.effect_id} was made"
     return Counter(results[request.effect_id].state for request in requests)
-
-
-__all__ = [
-    "CALL_TIMEOUT_S",
-    "EFFECTS_WAITING",
-    "Rounds",
-    "accepting",
-    "assert_i11",
-    "dead",
-    "rounds",
-]
