@@ -9,6 +9,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import get_args
 
 from services.outbox.domain import Done, Later, Policy, after_call, with_attempt
@@ -155,47 +156,44 @@ class Calls:
         now_s = time.monotonic()
         self._lanes.enter_s(lane, now_s)
         number = self._lanes.begin(lane, now_s)
-        flight.task = asyncio.create_task(self._make(flight, lane, number))
-        flight.task.add_done_callback(self._finished)
+        flight.task = asyncio.create_task(self._make(flight, lane))
+        # Not by the task itself: one that is cancelled before it begins runs nothing
+        flight.task.add_done_callback(partial(self._finished, flight, lane, number))
 
-    def _finished(self, task: "asyncio.Task[None]") -> None:
+    def _finished(self, flight: Flight, lane: Lane, number: int, task: "asyncio.Task[Done | Later]") -> None:
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
+        self._lanes.end(lane, number)
+        self._end(flight, None if task.cancelled() or task.exception() is not None else task.result())
+        self._begin()
 
     def raise_if_failed(self) -> None:
         """Raise the defect that ended a call: a sink raises nothing that the outside could cause."""
         if self._failure is not None:
             raise self._failure
 
-    async def _make(self, flight: Flight, lane: Lane, number: int) -> None:
-        item, until = flight.claimed, flight.until
-        request = flight.job.request
+    async def _make(self, flight: Flight, lane: Lane) -> Done | Later:
+        item, until, request = flight.claimed, flight.until, flight.job.request
         sink = self._sink(request)
-        decision: Done | Later | None = None
-        try:
-            if item is None or isinstance(sink, str):
-                raise AssertionError(f"{request.effect_id} cannot be called")
-            refusal = None if sink.takes_keys else await until.begin(request.effect_id)
-            if refusal is not None:
-                decision = item.put_off(now_ms(), refusal)
-                return
-            until.reach(crash.BEFORE_CALL)
-            at_ms, begun_s = now_ms(), time.monotonic()
-            outcome = await sink.deliver(request)
-            until.reach(crash.AFTER_CALL)
-            taken_s = time.monotonic() - begun_s
-            self._observe(item, lane, outcome, taken_s)
-            job = with_attempt(item.call.job, at_ms, int(taken_s * 1000), outcome)
-            decision = after_call(job, outcome, self._policy, now_ms(), self._chance.random())
-            if isinstance(decision, Done) and not sink.takes_keys:
-                await until.tell(decision)
-        finally:
-            self._lanes.end(lane, number)
-            self._end(flight, decision)
-            self._begin()
+        if item is None or isinstance(sink, str):
+            raise AssertionError(f"{request.effect_id} cannot be called")
+        refusal = None if sink.takes_keys else await until.begin(request.effect_id)
+        if refusal is not None:
+            return item.put_off(now_ms(), refusal)
+        until.reach(crash.BEFORE_CALL)
+        at_ms, begun_s = now_ms(), time.monotonic()
+        outcome = await sink.deliver(request)
+        until.reach(crash.AFTER_CALL)
+        taken_s = time.monotonic() - begun_s
+        self._observe(item, lane, outcome, taken_s)
+        job = with_attempt(item.call.job, at_ms, int(taken_s * 1000), outcome)
+        decision = after_call(job, outcome, self._policy, now_ms(), self._chance.random())
+        if isinstance(decision, Done) and not sink.takes_keys:
+            await until.tell(decision)
+        return decision
 
     def _end(self, flight: Flight, decision: Done | Later | None) -> None:
-        """Keep a decision, and begin what waits for it; None if the call was cancelled."""
+        """Keep a decision, and begin what waits for it; None if the call was cancelled, or a defect ended it."""
         self.release(flight.lane)
         flight.decision = decision
         followers, flight.next = flight.next, []

@@ -105,7 +105,7 @@ class Flight:
         self.begun_s = time.monotonic()
         self.after: Flight | None = None  # of its chain, while that is not done
         self.next: list[Flight] = []  # of its chain, to be begun when it is done
-        self.task: asyncio.Task[None] | None = None  # of its call, once it has begun
+        self.task: asyncio.Task[Done | Later] | None = None  # of its call, once it has begun
 
     def as_waiting(self) -> Later:
         """The record of effects.waiting while it is claimed: a successor finds the claim in Redis, or counts on it."""

@@ -10,7 +10,7 @@ from services.outbox.domain import Done, Later
 from services.outbox.flights import EARLIER
 from services.outbox.lanes import NO_CALL
 from services.outbox.marks import Status
-from services.outbox.outcomes import Delivered, Refused, Retriable
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable
 from shared.eos.crash import AFTER_CALL, BEFORE_CALL
 from shared.events.effects import EffectState
 from tests.effect_calls import (
@@ -178,3 +178,28 @@ async def test_each_call_is_between_its_crash_points_and_resends_are_counted(clo
     assert setup.reached == [BEFORE_CALL, AFTER_CALL] * 2
     found = [REGISTRY.get_sample_value(name, labels) for name, labels in names]
     assert found == [resent + 1, refused + 2]
+
+
+async def test_a_call_that_is_cancelled_frees_its_slot_even_before_it_began(clock: Clock) -> None:
+    setup = rig(clock, FakeSink(), calls_max=2)
+    setup.sink.wait = {1: asyncio.Event()}
+    begun = setup.start([claimed(clock, 1, destination="https://a.example")])
+    await asyncio.sleep(0)
+    fresh = setup.start([claimed(clock, 2, destination="https://b.example"), claimed(clock, 3)])
+    await setup.calls.cancel([*begun, *fresh])
+    assert [flight.decision for flight in (*begun, fresh[0])] == [None, None]
+    assert setup.sink.called == [1]
+    assert states(await setup.run([claimed(clock, number) for number in range(10, 14)])) == [EffectState.SENT] * 4
+
+
+async def test_a_defect_of_a_sink_ends_the_outbox(clock: Clock) -> None:
+    def fail(_: int) -> Outcome:
+        raise KeyError("a defect")
+
+    setup = rig(clock, FakeSink(fail))
+    [flight] = setup.start([claimed(clock, 1)])
+    while flight.task is None or not flight.task.done():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    with pytest.raises(KeyError, match="a defect"):
+        setup.calls.raise_if_failed()
