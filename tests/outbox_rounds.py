@@ -21,6 +21,7 @@ from services.outbox.domain import Policy
 from services.outbox.endpoints import Endpoints
 from services.outbox.flights import now_ms
 from services.outbox.lanes import Lanes
+from services.outbox.limits import Capacity
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from services.outbox.outcomes import Delivered, Outcome, Retriable, Unknown
 from services.outbox.service import EffectWorker, Outbox
@@ -53,7 +54,8 @@ from tests.simulation.loop import Process, VirtualLoop, virtual_time
 NETWORK_S = 0.0005
 COMMIT_S = 0.008
 CALL_TIMEOUT_S = 5.0
-SMTP = "smtp://mail:587"
+SMTP = "smtp"
+CAPACITY = Capacity(100.0, 1_000_000_000, 1)
 _TARGET = (EFFECTS_REQUESTS, 0)
 
 
@@ -234,6 +236,7 @@ class ModelClaims(Claims):
         self._incarnation = ""
         self.holder = str(token)
         self.partition = 0
+        self.outdated = False
 
     async def _asked(self) -> None:
         await asyncio.sleep(NETWORK_S)
@@ -460,7 +463,7 @@ class Rounds:
         sinks = {Channel.WEBHOOK: self.webhook, Channel.EMAIL: self.email}
         calls = Calls(sinks, lanes, self.policy, endpoints)
         redis: Any = None
-        outbox = Outbox(Means(settings, redis, calls, self.policy, endpoints, 1_000_000_000))
+        outbox = Outbox(Means(settings, redis, calls, self.policy, endpoints, "", CAPACITY))
         while True:
             worker = self.worker = _Worker(self, outbox, membership)
             try:

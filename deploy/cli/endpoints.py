@@ -189,8 +189,9 @@ def _now_ms() -> int:
     required=True,
     help="The outbox' key, as in its setting ONCE_WEBHOOK_KEY_FILE.",
 )
+@click.option("--allowed-networks", default="", help="As in the outbox' setting ONCE_WEBHOOK_ALLOWED_NETWORKS.")
 @json_option()
-def test_endpoint(url: str, key_file: Path) -> None:
+def test_endpoint(url: str, key_file: Path, allowed_networks: str) -> None:
     """Send one signed sample to the webhook URL, and print its answer. The sample is of a payment that does not exist.
 
     Its amount is 0, and its accounts and payment are named `sample`.
@@ -201,7 +202,12 @@ def test_endpoint(url: str, key_file: Path) -> None:
     with failing_on(ValueError):
         if channel_of(url) is not Channel.WEBHOOK:
             raise ValueError(f"{url} is no webhook: only these can be tested")
-        settings = OutboxSettings(bootstrap_servers="", redis_url="", webhook_key_file=str(key_file))
+        settings = OutboxSettings(
+            bootstrap_servers="",
+            redis_url="",
+            webhook_key_file=str(key_file),
+            webhook_allowed_networks=allowed_networks,
+        )
         sink = open_sinks(settings, time.time)[Channel.WEBHOOK]
 
     async def send() -> tuple[str, str, float]:
@@ -220,7 +226,9 @@ def test_endpoint(url: str, key_file: Path) -> None:
 def _sample(url: str) -> EffectRequest:
     now = datetime.now(UTC)
     return EffectRequest(
-        effect_id=effect_id(f"sample:{now.timestamp()}".encode(), EffectKind.EVENT.value, "debit", url),
+        effect_id=effect_id(
+            f"sample:{now.timestamp()}".encode(), EffectKind.EVENT.value, "debit", url, installation=""
+        ),
         kind=EffectKind.EVENT.value,
         event="debit",
         destination=url,

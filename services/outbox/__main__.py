@@ -5,7 +5,7 @@ import time
 from contextlib import AsyncExitStack
 
 from services.outbox.connection import check_access, connect, way_of
-from services.outbox.dispatch import Calls
+from services.outbox.dispatch import CIRCUITS_OPEN, ENDPOINTS_DISABLED, Calls
 from services.outbox.endpoints import Endpoints
 from services.outbox.lanes import Lanes
 from services.outbox.limits import HOUR_MS, Capacity, longest_replay_ms, memory_ms, policy_of
@@ -20,11 +20,7 @@ from shared.kafka.client.access import access
 from shared.kafka.runtime.global_table import GlobalTable
 from shared.kafka.runtime.runtime import run_service
 from shared.settings import OutboxSettings
-from shared.telemetry import catalogue as telemetry
-from shared.telemetry.instruments import ReadGauge
 
-CIRCUITS_OPEN = ReadGauge(telemetry.CIRCUITS_OPEN)
-ENDPOINTS_DISABLED = ReadGauge(telemetry.ENDPOINTS_DISABLED)
 TOPICS = [
     catalogue.INSTALLATION,
     catalogue.EFFECTS_REQUESTS,

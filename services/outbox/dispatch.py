@@ -20,7 +20,7 @@ from services.outbox.outcomes import Delivered, Outcome, Refused, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectFailure, EffectRequest, channel_of
 from shared.telemetry import catalogue
-from shared.telemetry.instruments import at_zero, counter, histogram
+from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
 
 MAILTO = "mailto:"
 
@@ -28,6 +28,8 @@ EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
 at_zero(EFFECT_CALLS, [channel.value for channel in Channel], [kind.__name__.lower() for kind in get_args(Outcome)])
 EFFECT_CALL_SECONDS = histogram(catalogue.EFFECT_CALL_SECONDS)
 EFFECTS_RESENT = counter(catalogue.EFFECTS_RESENT)
+CIRCUITS_OPEN = ReadGauge(catalogue.CIRCUITS_OPEN)
+ENDPOINTS_DISABLED = ReadGauge(catalogue.ENDPOINTS_DISABLED)
 
 
 class Calls:

@@ -177,7 +177,11 @@ def operate(made: World, *words: str) -> dict[str, Any]:
 
 
 def test_a_sample_is_sent_to_an_endpoint(ill: IllWorld) -> None:
-    words = ("endpoints", "test", f"{ill.slow.url}?sample", "--key-file", str(ill.world.key_file), "--json")
+    words = ["endpoints", "test", f"{ill.slow.url}?sample", "--key-file", str(ill.world.key_file), "--json"]
+    refused = once(*words)
+    assert refused.exit_code == 1
+    assert json.loads(refused.stdout)["outcome"] == "refused", "the address is not public"
+    words += ["--allowed-networks", "127.0.0.0/8"]
     given = once(*words)
     assert given.exit_code == 0, given.output
     assert json.loads(given.stdout)["outcome"] == "delivered"

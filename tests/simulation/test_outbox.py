@@ -36,7 +36,7 @@ from shared.kafka.runtime.global_table import GlobalTable
 from shared.kafka.runtime.runtime import Runtime
 from shared.settings import OutboxSettings, load
 from shared.telemetry.server import Health
-from tests.outbox_rounds import ModelClaims, Redis, Sites, accepting, dead, judge
+from tests.outbox_rounds import CAPACITY, ModelClaims, Redis, Sites, accepting, dead, judge
 from tests.partitions import PARTITIONS
 from tests.simulation.loop import Process
 from tests.simulation.world import SERVERS, World, history
@@ -73,7 +73,7 @@ class Outside:
         policy = policy_of(chosen)
         calls = Calls({Channel.WEBHOOK: self.webhook, Channel.EMAIL: self.email}, lanes, policy, endpoints)
         redis: Any = None
-        workload = Outbox(Means(chosen, redis, calls, policy, endpoints, 10**9), resources=(table,))
+        workload = Outbox(Means(chosen, redis, calls, policy, endpoints, "", CAPACITY), resources=(table,))
         return await Runtime(workload, chosen, TOPICS, Health()).run(stop)
 
 

@@ -3,7 +3,9 @@
 import pytest
 
 from services.outbox.domain import Call, Done, Job, Later, after_call, after_claim, resume
-from services.outbox.intake import job_of, outputs_of
+from services.outbox.endings import outputs_of
+from services.outbox.intake import job_of
+from services.outbox.lanes import NO_CALL
 from services.outbox.marks import Claim, Mark, Status
 from services.outbox.outcomes import Outcome, Refused, Retriable
 from services.outbox.waiting import WaitingStore
@@ -38,11 +40,11 @@ def called(job: Job, claim: Claim, outcome: Outcome) -> Done | Later:
 def stored(later: Done | Later) -> Job:
     """Commit a waiting effect, restore it from the changelog, and take it up again."""
     assert isinstance(later, Later)
-    writer, reader = WaitingStore(), WaitingStore()
+    writer, reader = (WaitingStore(lambda request: request.destination) for _ in range(2))
     writer.put(later.job.effect_id, later.waiting())
     for key, value in writer.changes():
         reader.restore(key, value)
-    [waiting] = reader.due(later.not_before_ms, 1)
+    [(waiting, _)] = reader.due(later.not_before_ms, 1, lambda *_: NO_CALL)
     return resume(waiting, takes_keys=True)
 
 
