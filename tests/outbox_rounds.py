@@ -22,7 +22,7 @@ from services.outbox.endpoints import Endpoints
 from services.outbox.flights import now_ms
 from services.outbox.lanes import Lanes
 from services.outbox.limits import Capacity
-from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
+from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, decode_mark, encode_mark
 from services.outbox.outcomes import Delivered, Outcome, Retriable, Unknown
 from services.outbox.service import EffectWorker, Outbox
 from services.outbox.trust import Means
@@ -306,7 +306,7 @@ class ModelClaims(Claims):
             if mark is None:
                 del self._server.entries[effect_id]
             else:
-                self._server.entries[effect_id] = mark
+                self._server.entries[effect_id] = decode_mark(encode_mark(mark))
         await asyncio.sleep(NETWORK_S)
 
     def _own(self, effect_id: str) -> _Held:

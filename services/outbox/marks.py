@@ -21,6 +21,7 @@ _KINDS: Final = {
     b"r": (EffectState.FAILED.value, EffectFailure.REFUSED.value),
     b"x": (EffectState.FAILED.value, EffectFailure.RETRIES_EXHAUSTED.value),
     b"a": (EffectState.FAILED.value, EffectFailure.ABANDONED.value),
+    b"e": (EffectState.FAILED.value, EffectFailure.ENDPOINT_DISABLED.value),
 }
 _CODES: Final = {kind: code for code, kind in _KINDS.items()}
 _TIME_BYTES: Final = 6

@@ -176,7 +176,7 @@ async def test_a_dead_destination_delays_no_other_and_its_effects_fail_in_the_en
     # The breaker limits calls: without it each effect would be called several times. Pauses start at 0.1 s and double,
     # which leaves no time for an eighth call before the deadline
     assert max(result.attempts for result in given_up.values()) < 8
-    assert min(result.attempts for result in given_up.values()) >= 1
+    assert sum(result.attempts for result in given_up.values()) >= 5, "the circuit opens after so many failures"
 
 
 async def test_order_per_account_is_kept_where_it_is_requested(running: World, outbox: Service) -> None:
