@@ -163,7 +163,7 @@ ACCESS: Final = """
 -- KEYS: 1 a key of its own, gone afterwards
 local refused = {}
 
--- Only what the user may not do is told: a replica, or a full memory, is not about rights
+-- Only what the user may not do is reported: a replica, or a full memory, is not about rights
 local function try(command, ...)
   local reply = redis.pcall(command, ...)
   local why = type(reply) == 'table' and reply.err or ''
