@@ -23,7 +23,7 @@ Invariant: nothing is called unless Redis is trusted; what was called is committ
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from services.outbox.claims import Asking, DistrustedError
@@ -34,7 +34,7 @@ from services.outbox.intake import Entry, Wish, job_of, plan
 from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, Means, TrustedWorker
 from shared.eos import crash
 from shared.eos.errors import AbortableError, EosError, FencedError
-from shared.eos.records import Output
+from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
 from shared.kafka.runtime.partition_metrics import tell_latency
@@ -73,6 +73,7 @@ class EffectWorker(TrustedWorker):
         super().__init__(workload, means, partition, membership)
         self._inbox: deque[Entry] = deque()  # requests from the committed offset on, `batch_max` of them at most
         self._flights = Flights(self._fetcher.wake)
+        self._admits: Callable[[Record, str], bool] | None = None  # of the records behind the inbox
         self._asking: Asking  # from `_rely` on
         self._checked_s = self._worked_s = self._settled_s = 0.0
 
@@ -123,16 +124,23 @@ class EffectWorker(TrustedWorker):
             await self._settle()
         except AbortableError as error:
             self._inbox.clear()
+            self._admits = None
             await self._rewind({self._own: self._own.next_offset}, error)
 
     def _take_requests(self) -> None:
         """Take requests from the fetcher."""
         if self._room <= 0:
             return
+        if self._admits is None:
+            self._admits = self._own.look_ahead()
         now = now_ms()
         for record in self._fetcher.take(self._own.target, self._room):
             doubtful = self._doubtful(len(self._inbox), record.offset)
-            self._inbox.append(Entry(record, job_of(record, self._calls.takes_keys, now, doubtful=doubtful)))
+            job = job_of(record, self._calls.takes_keys, now, doubtful=doubtful)
+            entry = Entry(record, job)
+            # A person's decision is made from a result, and comes in any order
+            entry.repeated = job.action is None and not self._admits(record, job.effect_id)
+            self._inbox.append(entry)
 
     def _wishes(self) -> list[Wish]:
         """What is to be claimed: waiting effects first, then requests, each with room in its lane."""
@@ -260,7 +268,7 @@ class EffectWorker(TrustedWorker):
         tell_latency(oldest_origin_time_ms(entry.record.headers for entry in passing), EFFECTS_RESULTS)
 
     def _is_new(self, entry: Entry) -> bool:
-        """Whether a request is no repeat. A person's decision is made from a result, and comes in any order."""
+        """Note the request's source in the transaction, and return whether it is no repeat."""
         if entry.job.action is None and not self._own.admit(entry.record, entry.job.effect_id):
             return False
         return not entry.repeated

@@ -88,7 +88,8 @@ def expected(event: msgspec.Struct) -> dict[str, Any]:
     if "entries" in found:
         found["entries"] = [msgspec.structs.asdict(entry) for entry in found["entries"]]
     found |= places(found)
-    found.pop("request", None)
+    for not_landed in ("request", "tried"):
+        found.pop(not_landed, None)
     return found
 
 

@@ -9,9 +9,11 @@ from deploy.checkers.verdict import Kind, Verdict
 from shared.eos.progress import NEXT_OFFSET_KEY, TransactionNote, decode_next_offset, offset_metadata
 from shared.eos.records import Record
 from shared.events import catalogue
+from shared.events.installation import Installation, encode_installation
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.client.batches import Batch, Marker
 from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header
+from tests.installation import INSTALLATION
 from tests.simulation.cluster import Cluster, Note, Partition
 from tests.simulation.coordinator import LATE
 from tests.simulation.network import Frame
@@ -123,6 +125,9 @@ def audit(cluster: Cluster) -> Verdict:
         for number in range(partitions)
     }
     judged = Audit(ends, partitions=partitions)
+    # The services of a history are given it as well
+    made = encode_installation(Installation(INSTALLATION, 0))
+    judged.feed(catalogue.INSTALLATION, 0, [Record(catalogue.INSTALLATION, 0, 0, 0, INSTALLATION.encode(), made, ())])
     for topic in TOPICS:
         for partition in cluster.topic(topic):
             judged.feed(topic, partition.target[1], _records(partition))

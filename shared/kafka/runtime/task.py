@@ -4,7 +4,7 @@ Invariant: the state's changes, and the sources of the records that were process
 `rollback`. A record below the state's next offset was processed already.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -90,6 +90,14 @@ class Task:
             return True
         self._repeats.append(record)
         return False
+
+    def look_ahead(self) -> Callable[[Repeat, str], bool]:
+        """Return a function that predicts `admit` for the next records, in their order, and changes nothing here.
+
+        For a worker that begins work on a record before its transaction. After a rewind, get another one.
+        """
+        sources, processed = Sources(self._sources.seen()), self._processed
+        return lambda record, part: record.offset < processed or sources.admit(record.headers, part)
 
     def count(self, outputs: Iterable[Output]) -> None:
         """Count outputs of the open transaction.
