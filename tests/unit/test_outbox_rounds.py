@@ -85,6 +85,27 @@ def test_one_quick_destination_with_a_backlog_is_not_written_to_effects_waiting(
         assert world.kafka.commits < 80, "a commit has more than one result"
 
 
+def test_a_copy_of_a_request_gets_no_call_and_no_result_though_redis_has_forgotten_the_effect() -> None:
+    with rounds() as world:
+        requests = requests_to([HEALTHY[0]], 3)
+
+        async def history() -> None:
+            world.start()
+            world.kafka.write(requests)
+            await world.settled(requests)
+            world.redis.entries.clear()
+            last = world.kafka.requests[-1]
+            world.kafka.requests.append(last._replace(offset=len(world.kafka.requests)))
+            world.kafka.arrived()
+            async with asyncio.timeout(60):
+                while world.kafka.committed < len(world.kafka.requests):
+                    await asyncio.sleep(0.1)
+
+        world.loop.run_until_complete(history())
+        assert len(world.kafka.results) == 3
+        assert set(world.webhook.made.values()) == {1}
+
+
 def test_what_waits_is_written_once_for_each_call() -> None:
     with rounds(retry_deadline_s=7200.0) as world:
         world.webhook.answers[DEAD] = dead(0.01)
