@@ -85,7 +85,7 @@ compose-verify: setup ## docker-compose.yml brought up on a real engine, loaded 
 simulate: setup ## SEEDS histories of the services on a simulated cluster, from seed FIRST on
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(filter undefined,$(origin FAULTS)),,--faults "$(FAULTS)")
 
-mutants: setup ## The checks of the reconciliation, broken one by one: their tests must notice; ONLY=legs: one check or mutant
+mutants: setup ## The checks of the reconciliation, broken one by one: the named test must notice; ONLY=legs: one check or mutant
 	@$(BIN)/python -m tests.pipeline.mutants $(if $(ONLY),--only $(ONLY))
 
 fuzz: setup ## Fuzz the decoders, led by what inputs reach in the code, for FUZZ_S seconds (120)

@@ -17,7 +17,7 @@ class Mutant(NamedTuple):
         what: what the code does instead, for people.
         module: its file in `spark/`.
         old: a text that the file has once.
-        found_by: the test that fails, with its parameters or with any. The others of its file are run if it passes.
+        found_by: the test that fails, `file::test`, with its parameters or with any. No other is run.
     """
 
     what: str
@@ -35,15 +35,6 @@ class Mutant(NamedTuple):
     def imported_as(self) -> str:
         """The module's name."""
         return ".".join(("spark", *Path(self.module).with_suffix("").parts)).removesuffix(".__init__")
-
-    @property
-    def tests(self) -> str:
-        """The file of the check's tests."""
-        return self.found_by.partition("::")[0]
-
-    def expects(self, test: str) -> bool:
-        """Whether the mutant names this test."""
-        return test == self.found_by or test.startswith(f"{self.found_by}[")
 
     def source(self) -> str:
         """Return the module's text with the change.

@@ -1,16 +1,17 @@
 """Run tests on a broken module, in this process and with one Spark session: its start takes longer than most of them.
 
-Each run imports the pipeline and its tests again, with the changed text in place of one module's.
+Each run imports the pipeline and its tests again, with the changed text in place of one module's. A run ends with the
+first failure, and is stopped after RUN_S.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
-from tempfile import TemporaryDirectory
 from types import CodeType, ModuleType
 from typing import Any, Final
 from unittest import mock
@@ -23,12 +24,15 @@ from tests.pipeline.mutants.mutant import TESTS, Mutant
 
 _AGAIN: Final = ("spark", "deploy", "tests")
 """Packages that are imported again. No other one imports the pipeline."""
+RUN_S: Final = 120
+"""Many times what the slowest named test takes on two idle cores."""
 _OPTIONS: Final = (
-    # The suite's own, without the terminal and without the fixtures of tests that need brokers
-    *("-o", "addopts=", "--strict-markers", "--disable-plugin-autoload"),
+    # The suite's own, without the terminal and without the fixtures of tests that need brokers. pytest-timeout needs
+    # the terminal: without it, a test that is stopped ends in an AssertionError, as if it had noticed something
+    *("-o", "addopts=", "--disable-plugin-autoload"),
     *("-o", "tmp_path_retention_count=1000000"),
-    *("-p", "asyncio", "-p", "timeout", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:logging"),
-    *("--rootdir", str(ROOT), "--confcutdir", str(ROOT / TESTS), "--exitfirst", "--timeout", "300"),
+    *("-p", "asyncio", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:logging"),
+    *("--rootdir", str(ROOT), "--confcutdir", str(ROOT / TESTS), "--exitfirst"),
 )
 
 
@@ -103,39 +107,52 @@ class _Reports:
             self.errors.append(f"{node.nodeid}: {call.excinfo.exconly()}")
 
 
-@contextmanager
-def one_session() -> Iterator[None]:
-    """Have all runs use one Spark session, which the first one opens, and its folders stay."""
+def prepare_worker(root: str) -> None:
+    """Have all runs of this process use one Spark session, which the first one opens, and keep its folders.
+
+    Args:
+        root: of all temporary folders. The caller removes it when the process has ended.
+    """
 
     def keep(session: SparkSession) -> None:
         session.catalog.clearCache()
 
-    with TemporaryDirectory(prefix="mutants-") as root:
-        environment = mock.patch.dict(os.environ, PYTEST_DEBUG_TEMPROOT=root)
-        with environment, mock.patch.object(SparkSession, "stop", keep):
-            yield
-        if (session := SparkSession.getActiveSession()) is not None:
-            session.stop()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = root
+    mock.patch.object(SparkSession, "stop", keep).start()
 
 
-def first_failure(mutant: Mutant | None, tests: Sequence[str], but: str | None = None) -> str | None:
-    """Return the first test that fails, as `file::test`; None where all pass.
+@contextmanager
+def _stopped_after(seconds: float) -> Iterator[None]:
+    """Fail the test that runs when so much time is over. Only in a process's main thread."""
 
-    Args:
-        tests: files or tests of `tests/pipeline`.
-        but: a test that is not run.
+    def stop(*_: object) -> None:
+        pytest.fail(f"stopped after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def first_failure(mutant: Mutant | None, test: str, *, run_s: float = RUN_S) -> str | None:
+    """Run a test, `file::test` of `tests/pipeline`; return the first of its parameters that fails, None where all pass.
 
     Raises:
-        NotRunError: no test ran, or one could not.
+        NotRunError: no test ran, or one could not, or it was stopped after `run_s`.
     """
     reports = _Reports()
-    left_out = [] if but is None else ["--deselect", str(TESTS / but)]
-    with broken(mutant):
-        pytest.main([*_OPTIONS, *left_out, *(str(ROOT / TESTS / one) for one in tests)], plugins=[reports])
+    try:
+        with broken(mutant), _stopped_after(run_s):
+            code = pytest.main([*_OPTIONS, str(ROOT / TESTS / test)], plugins=[reports])
+    except pytest.fail.Exception as stopped:  # outside a test; it cannot be sent to another process
+        raise NotRunError(str(stopped)) from None
     if reports.errors:
         raise NotRunError(reports.errors[0])
-    if not reports.failed:
-        if not reports.passed:
-            raise NotRunError(f"no test of {', '.join(tests)} ran")
-        return None
-    return reports.failed[0].removeprefix(f"{TESTS}/")
+    if reports.failed:
+        return reports.failed[0].removeprefix(f"{TESTS}/")
+    if code != pytest.ExitCode.OK or not reports.passed:
+        raise NotRunError(f"{test} did not run: {pytest.ExitCode(code).name}")
+    return None
