@@ -1,8 +1,7 @@
 """Mutants of the checks fit the code that they break; `make mutants` runs them."""
 
 import re
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ from tests.pipeline.mutants import campaign
 from tests.pipeline.mutants.__main__ import main, summary, table
 from tests.pipeline.mutants.campaign import Found, exit_code
 from tests.pipeline.mutants.mutant import TESTS, Mutant
-from tests.pipeline.mutants.running import NotRunError, first_failure, prepare_worker
+from tests.pipeline.mutants.running import NotRunError
 from tests.pipeline.mutants.table import MUTANTS, chosen
+from tests.pipeline.mutants.worker import Worker
 from tests.tiers import full
 
 COUNT_MIN = 60
@@ -52,32 +52,28 @@ def test_mutants_are_chosen_by_name_or_check() -> None:
 
 @full
 def test_a_worker_tells_what_a_test_notices_from_what_could_not_run(tmp_path: Path) -> None:
-    of_event, of_key = (
-        f"test_schemas.py::test_{name}"
-        for name in ("a_table_has_the_fields_of_its_event", "a_tombstone_requires_only_its_key")
-    )
+    of_event = "test_schemas.py::test_a_table_has_the_fields_of_its_event"
+    of_key = "test_schemas.py::test_a_tombstone_requires_only_its_key"
+    of_topic = "test_schemas.py::test_the_columns_of_one_topic_agree_in_type"
     field = Mutant("lands a field that no event has", "schemas.py", '"effect_id revision action"', '"more"', of_event)
-    with ProcessPoolExecutor(1, get_context("spawn"), prepare_worker, (str(tmp_path),)) as pool:
-
-        def run(mutant: Mutant | None, test: str, run_s: float = 60) -> str | None:
-            return pool.submit(first_failure, mutant, test, run_s=run_s).result()
-
-        assert run(None, of_event) is None
-        assert run(field, of_event) == f"{of_event}[effect_resolutions]"
-        assert run(field, of_key) is None
-        assert run(None, of_event) is None
-        with pytest.raises(NotRunError, match="NameError: name 'no_such_name'"):
-            run(
-                field._replace(old='_fields(\n                "effect_id state', new='no_such_name("effect_id state'),
-                of_key,
-            )
-        hanging = field._replace(old="return tuple(table for", new="while topic: pass\n    return tuple(table for")
-        with pytest.raises(NotRunError, match="stopped after 5 s"):
-            run(hanging, "test_schemas.py::test_the_columns_of_one_topic_agree_in_type", run_s=5)
-        with pytest.raises(NotRunError, match="stopped after 0 s"):
-            run(None, of_event, run_s=0.01)
-        with pytest.raises(NotRunError, match="did not run: USAGE_ERROR"):
-            run(None, "test_schemas.py::test_of_nothing")
+    tables = "return tuple(table for table"
+    ends = field._replace(old=tables, new=f"__import__('os')._exit(1)\n    {tables}")
+    hangs = field._replace(old=tables, new=f"while topic: pass\n    {tables}")
+    raises = field._replace(old="TABLES: Final", new="no_such_name\nTABLES: Final")
+    with Worker(str(tmp_path), run_s=30) as worker:
+        assert worker.run(None, of_event) is None
+        assert worker.run(field, of_event) == f"{of_event}[effect_resolutions]"
+        assert worker.run(field, of_key) is None
+        for mutant, test, error in (
+            (raises, of_key, "NameError: name 'no_such_name'"),
+            (field._replace(old="no such text"), of_key, "times, not once"),
+            (None, "test_schemas.py::test_of_nothing", "did not run: USAGE_ERROR"),
+            (ends, of_topic, f"the process of {of_topic} ended"),
+            (hangs, of_topic, f"{of_topic} was stopped after 30 s"),
+        ):
+            with pytest.raises(NotRunError, match=error):
+                worker.run(mutant, test)
+        assert worker.run(None, of_topic) is None
 
 
 @pytest.mark.parametrize(
@@ -99,39 +95,39 @@ def test_exit_code(results: dict[str, int], expected: int) -> None:
     assert summary(each, 7).endswith(f"({results['found']}.0%) in 7 s")
 
 
-def test_what_fails_without_a_mutant_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = dict(list(MUTANTS.items())[:2])
-    for without, text in (
-        ("test.py::test", "test.py::test fails without a mutant"),
-        (NotRunError("no"), "without a mutant: no"),
-    ):
+class Answers(Worker):
+    """Answers at once: by mutant, None for a run without any."""
 
-        def run(mutant: Mutant | None, _: str, without: str | NotRunError = without) -> str | None:
-            assert mutant is None
-            if isinstance(without, NotRunError):
-                raise without
-            return without
+    def __init__(self, answers: Mapping[Mutant | None, str | NotRunError | None]) -> None:
+        self.answers = answers
 
-        monkeypatch.setattr(campaign, "first_failure", run)
-        assert [(one.mutant, one.by, one.error) for one in campaign.judge("test.py::test", some)] == [
-            (name, None, text) for name in some
-        ]
-
-
-def test_each_mutant_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, third = list(MUTANTS)[:3]
-    answers: dict[str, str | NotRunError | None] = {first: "by", second: None, third: NotRunError("stopped")}
-
-    def run(mutant: Mutant | None, _: str) -> str | None:
-        [answer] = [one for name, one in answers.items() if MUTANTS[name] is mutant] if mutant else [None]
+    def run(self, mutant: Mutant | None, test: str) -> str | None:
+        del test
+        answer = self.answers[mutant]
         if isinstance(answer, NotRunError):
             raise answer
         return answer
 
-    monkeypatch.setattr(campaign, "first_failure", run)
-    found = campaign.judge("test", {name: MUTANTS[name] for name in answers})
-    assert [(one.by, one.word, one.error) for one in found] == [
-        ("by", "found", None),
-        (None, "survived", None),
-        (None, "error", "stopped"),
+
+@pytest.mark.parametrize(
+    ("without", "error"),
+    [("file::test", "file::test fails without a mutant"), (NotRunError("no"), "without a mutant: no")],
+)
+def test_what_fails_without_a_mutant_finds_none(without: str | NotRunError, error: str) -> None:
+    some = dict(list(MUTANTS.items())[:2])
+    found = campaign.judge(Answers({None: without}), "file::test", some)
+    assert [(one.mutant, one.by, one.error) for one in found] == [(name, None, error) for name in some]
+
+
+def test_each_mutant_has_its_result() -> None:
+    some = dict(list(MUTANTS.items())[:3])
+    answers = zip((None, *some.values()), (None, "file::test", None, NotRunError("stopped")), strict=True)
+    found = campaign.judge(Answers(dict(answers)), "file::test", some)
+    assert [(one.mutant, one.by, one.word, one.error) for one in found] == [
+        (name, *result)
+        for name, result in zip(
+            some,
+            [("file::test", "found", None), (None, "survived", None), (None, "error", "stopped")],
+            strict=True,
+        )
     ]

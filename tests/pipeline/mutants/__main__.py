@@ -13,7 +13,6 @@ import msgspec
 
 from tests.pipeline.mutants.campaign import WORKERS, Found, exit_code, found
 from tests.pipeline.mutants.mutant import Table
-from tests.pipeline.mutants.running import NotRunError
 from tests.pipeline.mutants.table import MUTANTS, chosen
 
 WIDEST: Final = max(map(len, MUTANTS))
@@ -36,13 +35,9 @@ def main(only: tuple[str, ...], workers: int, *, as_list: bool, as_json: bool) -
         return
     begun = time.monotonic()
     done: dict[str, Found] = {}
-    try:
-        for one in found(mutants, workers):
-            done[one.mutant] = one
-            click.echo(_line(one, len(done), len(mutants)), err=True)
-    except NotRunError as error:
-        click.echo(error, err=True)
-        sys.exit(2)
+    for one in found(mutants, workers):
+        done[one.mutant] = one
+        click.echo(_line(one, len(done), len(mutants)), err=True)
     results = [done[name] for name in mutants]
     seconds = round(time.monotonic() - begun)
     click.echo(_json(results, seconds) if as_json else summary(results, seconds))

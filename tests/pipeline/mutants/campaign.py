@@ -5,9 +5,9 @@ Invariant: a test that finds a mutant has passed without one, in the same proces
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from tests.pipeline.mutants.mutant import Mutant, Table
-from tests.pipeline.mutants.running import NotRunError, first_failure, prepare_worker
+from tests.pipeline.mutants.running import NotRunError
+from tests.pipeline.mutants.worker import Worker
 
 WORKERS: Final = 2
 """Each has a JVM with a heap of 2 GB at most."""
@@ -42,47 +43,51 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def found(mutants: Table, workers: int = WORKERS) -> Iterator[Found]:
-    """Yield the results as they come, from so many processes with a Spark session each.
-
-    Raises:
-        NotRunError: a worker process ended.
-    """
+    """Yield the results as they come, from so many processes with a Spark session each."""
     by_test: defaultdict[str, dict[str, Mutant]] = defaultdict(dict)
     for name, mutant in mutants.items():
         by_test[mutant.found_by][name] = mutant
-    with TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as root:
-        # Spawned: a fork would share the file descriptors of a JVM
-        pool = ProcessPoolExecutor(workers, get_context("spawn"), prepare_worker, (root,))
+    idle: SimpleQueue[Worker] = SimpleQueue()
+
+    def judge_next(test: str, some: Table) -> list[Found]:
+        worker = idle.get()
         try:
-            for task in as_completed([pool.submit(judge, test, some) for test, some in by_test.items()]):
-                yield from task.result()
-        except BrokenProcessPool as error:
-            raise NotRunError(f"a worker process ended: {error}") from error
+            return judge(worker, test, some)
         finally:
-            pool.shutdown(cancel_futures=True)
+            idle.put(worker)
+
+    with TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as root, ExitStack() as stack:
+        for _ in range(workers):
+            idle.put(stack.enter_context(Worker(root)))
+        pool = stack.enter_context(ThreadPoolExecutor(workers))
+        tasks = [pool.submit(judge_next, test, some) for test, some in by_test.items()]
+        # When the caller stops, no further one begins
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        for task in as_completed(tasks):
+            yield from task.result()
 
 
-def judge(test: str, mutants: Table) -> list[Found]:
+def judge(worker: Worker, test: str, mutants: Table) -> list[Found]:
     """Run one test without any mutant, then with each of some."""
-    if (error := _error_without_mutant(test)) is not None:
+    if (error := _error_without_mutant(worker, test)) is not None:
         return [Found(name, None, 0.0, error) for name in mutants]
-    return [_judged(name, mutant) for name, mutant in mutants.items()]
+    return [_judged(worker, name, mutant) for name, mutant in mutants.items()]
 
 
-def _error_without_mutant(test: str) -> str | None:
+def _error_without_mutant(worker: Worker, test: str) -> str | None:
     try:
-        failed = first_failure(None, test)
+        failed = worker.run(None, test)
     except NotRunError as error:
         return f"without a mutant: {error}"
     return None if failed is None else f"{failed} fails without a mutant"
 
 
-def _judged(name: str, mutant: Mutant) -> Found:
+def _judged(worker: Worker, name: str, mutant: Mutant) -> Found:
     begun = monotonic()
     by = error = None
     try:
-        by = first_failure(mutant, mutant.found_by)
-    except (NotRunError, ValueError) as raised:
+        by = worker.run(mutant, mutant.found_by)
+    except NotRunError as raised:
         error = str(raised)
     return Found(name, by, round(monotonic() - begun, 1), error)
 

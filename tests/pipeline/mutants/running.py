@@ -1,11 +1,10 @@
 """Run tests on a broken module, in this process and with one Spark session: its start takes longer than most of them.
 
 Each run imports the pipeline and its tests again, with the changed text in place of one module's. A run ends with the
-first failure, and is stopped after RUN_S.
+first failure.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +23,9 @@ from tests.pipeline.mutants.mutant import TESTS, Mutant
 
 _AGAIN: Final = ("spark", "deploy", "tests")
 """Packages that are imported again. No other one imports the pipeline."""
-RUN_S: Final = 120
-"""Many times what the slowest named test takes on two idle cores."""
 _OPTIONS: Final = (
     # The suite's own, without the terminal and without the fixtures of tests that need brokers. pytest-timeout needs
-    # the terminal: without it, a test that is stopped ends in an AssertionError, as if it had noticed something
+    # the terminal: without it, a test that takes too long ends in an AssertionError, as if it had noticed something
     *("-o", "addopts=", "--disable-plugin-autoload"),
     *("-o", "tmp_path_retention_count=1000000"),
     *("-p", "asyncio", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:logging"),
@@ -111,7 +108,7 @@ def prepare_worker(root: str) -> None:
     """Have all runs of this process use one Spark session, which the first one opens, and keep its folders.
 
     Args:
-        root: of all temporary folders. The caller removes it when the process has ended.
+        root: of all temporary folders. It is removed when the process has ended.
     """
 
     def keep(session: SparkSession) -> None:
@@ -121,34 +118,15 @@ def prepare_worker(root: str) -> None:
     mock.patch.object(SparkSession, "stop", keep).start()
 
 
-@contextmanager
-def _stopped_after(seconds: float) -> Iterator[None]:
-    """Fail the test that runs when so much time is over. Only in a process's main thread."""
-
-    def stop(*_: object) -> None:
-        pytest.fail(f"stopped after {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def first_failure(mutant: Mutant | None, test: str, *, run_s: float = RUN_S) -> str | None:
+def first_failure(mutant: Mutant | None, test: str) -> str | None:
     """Run a test, `file::test` of `tests/pipeline`; return the first of its parameters that fails, None where all pass.
 
     Raises:
-        NotRunError: no test ran, or one could not, or it was stopped after `run_s`.
+        NotRunError: no test ran, or one could not.
     """
     reports = _Reports()
-    try:
-        with broken(mutant), _stopped_after(run_s):
-            code = pytest.main([*_OPTIONS, str(ROOT / TESTS / test)], plugins=[reports])
-    except pytest.fail.Exception as stopped:  # outside a test; it cannot be sent to another process
-        raise NotRunError(str(stopped)) from None
+    with broken(mutant):
+        code = pytest.main([*_OPTIONS, str(ROOT / TESTS / test)], plugins=[reports])
     if reports.errors:
         raise NotRunError(reports.errors[0])
     if reports.failed:
