@@ -28,7 +28,7 @@ from shared.events.postings import DEBIT
 from spark.changelog import at_fault, fault_breaks, judged, sides, stray_states, strays, unequal, without_state
 from spark.movements import ACCOUNT, accounts, entries, movements, total
 from spark.night import BREAKS, Checked, Few, Kind, Night, all_breaks, frame, union
-from spark.places import REACH, bound, consumed, posted, reach, unstable
+from spark.places import VISIBLE, bound, consumed, posted, unstable, visible_up_to
 from spark.schemas import MONEY
 from spark.totals import CurrencyTotal
 
@@ -68,20 +68,20 @@ HOUSE: Final = "in-transit@%"
 _LEG: Final = ("partition", "offset", "source_partition", "source_offset", "currency", "amount")
 _DEBIT: Final = ("partition", "source_offset", "currency", "amount")
 
-LAST_LEGS: Final = StructType([StructField("source_partition", IntegerType()), *REACH])
+LAST_LEGS: Final = StructType([StructField("source_partition", IntegerType()), *VISIBLE])
 """The last source of the visible credit legs, from each partition to each. Carried as `transit_last`."""
 
 
-class Seen(NamedTuple):
-    """How far this run and those before saw the ledger's records."""
+class Visible(NamedTuple):
+    """The last visible records of the ledger, in this run and those before."""
 
     postings: dict[int, int]  # the last source with a visible posting, decline or event, by partition
     legs: dict[tuple[int, int], int]  # the last source of the credit legs from each partition to each
     strays: int  # states of this run whose source cannot exist
 
 
-def seen(night: Night) -> Seen:
-    """Return how far the ledger's records were seen, in one pass over the new ones."""
+def visible(night: Night) -> Visible:
+    """Return how far the ledger's records are visible, in one pass over the new ones."""
     columns = ("partition", "source_offset")
     none = F.lit(None).cast("int").alias("source_partition")
     highs = {number: range_.high for number, range_ in night.manifest.topics[LEDGER_TRANSFERS].items()}
@@ -106,13 +106,13 @@ def seen(night: Night) -> Seen:
             postings[number] = max(postings.get(number, -1), offset)
         elif row["part"] == _SENT:
             last[source, number] = max(last.get((source, number), -1), offset)
-    return Seen(postings, last, sum(row["rows"] for row in rows if row["part"] == _STRAY))
+    return Visible(postings, last, sum(row["rows"] for row in rows if row["part"] == _STRAY))
 
 
 _POSTED, _SENT, _STRAY = "posted", "sent", "stray"
 
 
-def check_transit(night: Night, currencies: Sequence[CurrencyTotal], seen: Seen) -> Checked:
+def check_transit(night: Night, currencies: Sequence[CurrencyTotal], shown: Visible) -> Checked:
     """Compare the in-transit accounts with the credit legs in flight, 0 once all is drained.
 
     What is in flight follows exactly from offsets alone (`spark.places`), by currency:
@@ -127,13 +127,13 @@ def check_transit(night: Night, currencies: Sequence[CurrencyTotal], seen: Seen)
     looked up before the topic's end was pinned. The rows of 1 to 3 are few. A run reads its own new legs and postings,
     and those carried.
     """
-    shown = reach(night, LEDGER_POSTINGS, seen.postings)
-    taken = bound(consumed(night, seen.postings))
+    bounds = visible_up_to(night, LEDGER_POSTINGS, shown.postings)
+    taken = bound(consumed(night, shown.postings))
     parts = {"transit_open": _legs(night, "transit_open").where(F.col("offset") > taken)}
-    if shown:
-        beyond = F.col("source_offset") > bound(shown, "source_partition")
+    if bounds:
+        beyond = F.col("source_offset") > bound(bounds, "source_partition")
         parts["transit_early"] = _legs(night, "transit_early").where(beyond)
-    sent = _all_sent(night, seen.legs)
+    sent = _all_sent(night, shown.legs)
     if sent:
         parts["transit_waiting"] = _waiting(night, sent)
     parts = {name: rows.persist() for name, rows in parts.items()}
@@ -142,7 +142,7 @@ def check_transit(night: Night, currencies: Sequence[CurrencyTotal], seen: Seen)
         broken(f"{gap} {currency} more in transit than the credit legs under way", "in transit", currency, gap)
         for currency, gap in sorted(gaps.items())
     ]
-    last = sorted(seen.legs.items())
+    last = sorted(shown.legs.items())
     legs = [{"source_partition": p, "partition": q, "source_offset": offset} for (p, q), offset in last]
     there = {name: rows for name, rows in parts.items() if counts.get(name)}
     return Checked(
@@ -210,14 +210,14 @@ def check(night: Night, currencies: Sequence[CurrencyTotal]) -> Checked:
         currencies: the run's, of `spark.totals`.
     """
     every = accounts(night, movements(night)).persist()
-    found = seen(night)
+    shown = visible(night)
     parts = (
-        _balances(night, every, found),
+        _balances(night, every, shown),
         check_conservation(night, currencies),
-        check_transit(night, currencies, found),
+        check_transit(night, currencies, shown),
     )
-    shown = sorted(found.postings.items())
-    kept = Few(REACH, [{"partition": number, "source_offset": offset} for number, offset in shown])
+    postings = sorted(shown.postings.items())
+    kept = Few(VISIBLE, [{"partition": number, "source_offset": offset} for number, offset in postings])
     return Checked(
         breaks=all_breaks(part.breaks for part in parts),
         figures={name: count for part in parts for name, count in part.figures.items()},
@@ -226,10 +226,10 @@ def check(night: Night, currencies: Sequence[CurrencyTotal]) -> Checked:
     )
 
 
-def _balances(night: Night, every: DataFrame, found: Seen) -> Checked:
-    compared = sides(night, every, found.postings)
+def _balances(night: Night, every: DataFrame, shown: Visible) -> Checked:
+    compared = sides(night, every, shown.postings)
     differing = unequal(compared).persist()
-    breaks = [strays(night)] if found.strays else []
+    breaks = [strays(night)] if shown.strays else []
     off, carry = 0, dict[str, DataFrame | Few](account_states=compared.last)
     waiting: list[DataFrame] = []
     if compared.late is not None:

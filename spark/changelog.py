@@ -19,7 +19,7 @@ from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
 from spark.history import bounds_of
 from spark.movements import ACCOUNT, entries, nothing, total
 from spark.night import BREAKS, Kind, Night, frame, union
-from spark.places import PLACE, UNBOUNDED, bound, reach, sourced, unstable
+from spark.places import PLACE, UNBOUNDED, bound, sourced, unstable, visible_up_to
 from spark.schemas import MONEY
 
 STATE: Final = ("account", "partition", "offset", "source_offset", "balances")
@@ -111,8 +111,8 @@ def sides(night: Night, every: DataFrame, seen: dict[int, int]) -> Sides:
         sourced = last.where(F.col("source_offset").isNotNull())
         highest = sourced.groupBy("partition").agg(F.max("source_offset").alias("source_offset"))
         seen_states = {row["partition"]: row["source_offset"] for row in highest.collect()}
-        covered = reach(night, LEDGER_BALANCES, seen_states)
-    return Sides(every, last, _late(night, covered), reach(night, LEDGER_POSTINGS, seen), covered)
+        covered = visible_up_to(night, LEDGER_BALANCES, seen_states)
+    return Sides(every, last, _late(night, covered), visible_up_to(night, LEDGER_POSTINGS, seen), covered)
 
 
 def _late(night: Night, covered: dict[int, int]) -> DataFrame | None:

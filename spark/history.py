@@ -24,7 +24,7 @@ def bounds_of(wanted: DataFrame) -> Bounds:
     """Return bounds that hold all wanted places, column `at`: few."""
     rows = (
         wanted.groupBy(F.expr(partition_of("at")).alias("number"))
-        .agg(F.expr(f"min({offset_of('at')})").alias("low"), F.expr(f"max({offset_of('at')})").alias("high"))
+        .agg(F.min(F.expr(offset_of("at"))).alias("low"), F.max(F.expr(offset_of("at"))).alias("high"))
         .collect()
     )
     return {row["number"]: (row["low"], row["high"] + 1) for row in rows if row["number"] is not None}

@@ -8,7 +8,7 @@ Invariant:
 - Amounts are compared as numbers and texts as texts, and a difference is reported with both values.
 - Every row of either side is judged. A parent has exactly one child, on its own partition number and of its origin,
   with the same content. Everything else is a break, in flight, or expired.
-- Rows are narrow before they are shuffled, and only those that are not right are kept. Counts come from the same job.
+- Rows are narrow before they are shuffled, and only those that do not match are kept. Counts come from the same job.
 - Nothing depends on which cut a record is in: what is in flight is carried, with the marks that say how far each output
   partition was seen. Runs over single cuts find what a run over all of them finds.
 """
@@ -41,7 +41,7 @@ from spark.schemas import TABLES, UNDECODABLE
 
 @dataclass(frozen=True)
 class Side:
-    """How the rows of one table take part.
+    """The rows of one table that take part, and their columns.
 
     Attributes:
         columns: expressions by column: `kind` at least, and each field of the link that the table has. `payment_id` is
@@ -81,7 +81,7 @@ class Link:
     parents: Mapping[str, Side]
     children: Mapping[str, Side]
     agreements: Mapping[str, Agreement]  # by kind of child
-    silent: tuple[str, ...] = ()  # kinds of parents that may have no child
+    optional: tuple[str, ...] = ()  # kinds of parents that may have no child
     money: tuple[str, str] | None = None  # the fields with currency and amount, where a break puts money at risk
 
     @property
@@ -152,10 +152,10 @@ ORIGINS: Final = {"own": named(_RAW, "c_origin"), "other": named(_RAW, "p_origin
 
 @dataclass(frozen=True)
 class Joined:
-    """Parents and children side by side, without those that are right."""
+    """Parents and children in pairs, without those that match."""
 
-    rest: DataFrame  # columns `p_*`, `c_*`, `state` and `found`; computed once
-    counts: Mapping[tuple[str, int | None, int | None], int]  # rows of `rest` by state and the numbers of both tables
+    unmatched: DataFrame  # columns `p_*`, `c_*`, `state` and `found`; computed once
+    counts: Mapping[tuple[str, int | None, int | None], int]  # of its rows, by state and the numbers of both tables
     metrics: Mapping[str, int]  # counted over all rows
     marks: Mapping[tuple[int, int], int]  # the last source seen, as a place, by number of the topic and partition
 
@@ -163,17 +163,21 @@ class Joined:
         """Return the number of rows in a state."""
         return sum(count for (name, _, _), count in self.counts.items() if name == state)
 
+    def rows(self, *states: str, where: str = "true") -> DataFrame:
+        """Return the rows in some states for which a condition holds."""
+        return self.unmatched.where(F.col("state").isin(*states)).where(where)
 
-WAITS = "waits"  # a parent that was not consumed yet
+
+PENDING = "pending"  # a parent that was not consumed yet
 LATE = "late"  # one that was not consumed for too many cuts
-UNSEEN = "unseen"  # one that was, without a visible child
-SILENT = "silent"  # one that may have none
+MISSING = "missing"  # one that was, without a visible child
+OPTIONAL = "optional"  # the same, and it may have none
 ORPHAN = "orphan"  # a child that names no source that could be
 AHEAD = "ahead"  # one whose source is beyond the cut
 BEFORE = "before"  # one whose source is in an earlier cut, if anywhere
 UNCOMMITTED = "uncommitted"  # one whose source is not a committed record
 EXPIRED = "expired"  # one whose source ended before it was landed
-WRONG = "wrong"  # parent and child that do not fit, or a child that is early
+MISMATCH = "mismatch"  # parent and child that differ, or a child that is early
 
 
 def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
@@ -190,7 +194,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
         pairs,
         metrics,
         _marks(link, night.manifest),
-        right=_right(link, night.manifest),
+        matches=_matches(link, night.manifest),
         state=_state(link, night),
         found=_findings(link),
     )
@@ -198,7 +202,7 @@ def join(night: Night, link: Link, metrics: Mapping[str, str]) -> Joined:
 
 def paired(parents: DataFrame, children: DataFrame, how: str) -> DataFrame:
     """Join two sides on `at`, as `p_*` and `c_*`."""
-    return _prefixed(parents, "p_").join(_prefixed(children, "c_"), on=F.expr("p_at = c_at"), how=how)
+    return _prefixed(parents, "p_").join(_prefixed(children, "c_"), on=F.col("p_at") == F.col("c_at"), how=how)
 
 
 def judged(
@@ -207,16 +211,16 @@ def judged(
     metrics: Mapping[str, str],
     marks: Mapping[tuple[int, int], str],
     *,
-    right: str,
+    matches: str,
     state: str,
     found: str,
 ) -> Joined:
-    """Keep the rows that are not right, and count while passing all.
+    """Keep the rows that do not match, and count while passing all.
 
     Args:
         pairs: rows `p_*` and `c_*`.
         metrics, marks: aggregates over all of them, by name or key.
-        right: whether a row needs no further look.
+        matches: whether a row needs no further look.
         state: of a row that does; null for one that is dropped nevertheless.
         found: its findings.
     """
@@ -224,10 +228,10 @@ def judged(
     seen = Observation()
     counted = (F.expr(text).cast("bigint").alias(name) for name, text in texts.items())
     passed = pairs.observe(seen, *counted) if texts else pairs
-    rest = passed.where(f"not coalesce({right}, false)").select("*", F.expr(state).alias("state"))
+    unmatched = passed.where(f"not coalesce({matches}, false)").select("*", F.expr(state).alias("state"))
     # Kept without its plan: behind a cache, counts may be lost with rows that are not there
     left = Observation()
-    there = rest.where("state is not null").select("*", F.expr(found).alias("found"))
+    there = unmatched.where("state is not null").select("*", F.expr(found).alias("found"))
     kept = night.keep(there.observe(left, F.count(F.lit(1)).alias("rows")))
     counts = {
         (row["state"], row["p_part"], row["c_part"]): row["count"]
@@ -314,7 +318,7 @@ def _prefixed(frame: DataFrame, prefix: str) -> DataFrame:
     return frame.toDF(*(f"{prefix}{name}" for name in frame.columns))
 
 
-def _right(link: Link, manifest: Manifest) -> str:
+def _matches(link: Link, manifest: Manifest) -> str:
     return f"""c_nth = 1 and c_partition = p_partition and p_origin <=> c_origin and c_fault is null
         and {agreeing(link)} and not {is_early(link, manifest)}"""
 
@@ -326,15 +330,15 @@ def is_early(link: Link, manifest: Manifest) -> str:
 
 def _state(link: Link, night: Night) -> str:
     manifest = night.manifest
-    silent = ", ".join(f"'{kind}'" for kind in link.silent) or "''"
+    optional = ", ".join(f"'{kind}'" for kind in link.optional) or "''"
     return f"""case
         when c_at is null and {is_early(link, manifest)}
-            then if({is_late(night, link.source, "p_partition", "p_offset")}, '{LATE}', '{WAITS}')
+            then if({is_late(night, link.source, "p_partition", "p_offset")}, '{LATE}', '{PENDING}')
         when c_at is null and p_kind = '{UNDECODABLE}' then null
-        when c_at is null and p_kind in ({silent}) then '{SILENT}'
-        when c_at is null then '{UNSEEN}'
+        when c_at is null and p_kind in ({optional}) then '{OPTIONAL}'
+        when c_at is null then '{MISSING}'
         when p_at is null then {sourceless("c_at", Log(manifest, link.source), settled=manifest.settled)}
-        else '{WRONG}' end"""
+        else '{MISMATCH}' end"""
 
 
 def sourceless(at: str, log: Log, *, settled: bool) -> str:

@@ -23,7 +23,7 @@ Count = TypeVar("Count", int, Decimal)
 
 @dataclass(frozen=True)
 class Summary:
-    """What a reader asks first; nothing that is 0 is in it."""
+    """Answers to a reader's first questions; nothing that is 0 is in it."""
 
     kinds: tuple[tuple[str, int], ...]  # open breaks without an explanation
     age: str  # of the oldest of them when the cut was taken; empty for a break that this run opened, or for none

@@ -95,8 +95,8 @@ class Log:
         return f"coalesce({self.source()}, -1 - {place('partition', 'offset')})"
 
 
-UNBOUNDED: Final = 2**63 - 1  # above every offset: the reach of a stable partition
-REACH: Final = StructType([StructField("partition", IntegerType()), StructField("source_offset", LongType())])
+UNBOUNDED: Final = 2**63 - 1  # above every offset: a stable partition shows all
+VISIBLE: Final = StructType([StructField("partition", IntegerType()), StructField("source_offset", LongType())])
 """The last source that is visible, by partition. Carried as `postings_reach`."""
 POSTED: Final = ("postings", "declines", "accounts_opened", "accounts_closed")  # the tables of `ledger.postings`
 
@@ -111,7 +111,7 @@ def unstable(night: Night, topic: str) -> tuple[int, ...]:
     return tuple(sorted(partition for partition, range_ in _ranges(night, topic).items() if not range_.stable))
 
 
-def reach(night: Night, topic: str, seen: Mapping[int, int]) -> dict[int, int]:
+def visible_up_to(night: Night, topic: str, seen: Mapping[int, int]) -> dict[int, int]:
     """Return up to which source offset a topic shows everything, for the partitions where that is bounded.
 
     Args:
@@ -129,7 +129,7 @@ def consumed(night: Night, seen: Mapping[int, int]) -> dict[int, int]:
     """
     group = night.manifest.committed("ledger")
     shown = {p: max(group.get(p, 0) - 1, seen.get(p, -1)) for p in _ranges(night, LEDGER_TRANSFERS)}
-    return {**shown, **reach(night, "ledger.postings", seen)}
+    return {**shown, **visible_up_to(night, "ledger.postings", seen)}
 
 
 def sourced(night: Night) -> Column:

@@ -1,4 +1,4 @@
-"""Turn a link's rows that are not right into breaks, counts of what is in flight, and rows to carry.
+"""Turn a link's unmatched rows into breaks, counts of what is in flight, and rows to carry.
 
 Invariant: a parent without a child is not a break while the child may be above the cut, nor a child without a parent
 while its source may. Both are carried then, as whole rows. A parent that is a break for want of a child is carried as
@@ -22,12 +22,12 @@ from spark.links import (
     BEFORE,
     EXPIRED,
     LATE,
+    MISMATCH,
+    MISSING,
+    OPTIONAL,
     ORPHAN,
-    SILENT,
+    PENDING,
     UNCOMMITTED,
-    UNSEEN,
-    WAITS,
-    WRONG,
     Joined,
     Link,
     Side,
@@ -54,8 +54,6 @@ from spark.night import (
 from spark.places import PLACE, Log, named, offset_of, partition_of, place
 from spark.schemas import TABLES, UNDECODABLE, tables_of
 
-_CHILDLESS = f"state in ('{UNSEEN}', '{SILENT}')"
-
 MARKS: Final = StructType(
     [StructField("rank", IntegerType()), StructField("partition", IntegerType()), StructField("at", LongType())]
 )
@@ -64,20 +62,20 @@ MARKS: Final = StructType(
 def settle(night: Night, link: Link, joined: Joined, broken: DataFrame | None = None) -> Checked:
     """Return breaks, counts of what is in flight, and what is carried, from the rows of a link.
 
-    `broken` are parents without a child, of `joined.rest`, that another check reports as breaks.
+    `broken` are parents without a child, of `joined.unmatched`, that another check reports as breaks.
     """
     hidden = may_be_above_cut(night, link, joined)
     parents = _in_flight(joined, hidden)
     ahead = {part: count for (state, _, part), count in joined.counts.items() if state == AHEAD and part is not None}
     found, expired = _breaks(night, link, joined, hidden)
-    judged = f"(state in ('{LATE}', '{UNSEEN}') and not {hidden})"
-    open_parents = joined.rest.where(f"state in ('{WAITS}', '{LATE}', '{UNSEEN}') or state = '{SILENT}' and {hidden}")
-    states = {WAITS, LATE, UNSEEN}
+    judged = f"(state in ('{LATE}', '{MISSING}') and not {hidden})"
+    open_parents = joined.rows(PENDING, LATE, MISSING, OPTIONAL, where=f"state <> '{OPTIONAL}' or {hidden}")
+    states = {PENDING, LATE, MISSING}
     if broken is not None:
         open_parents = open_parents.unionByName(broken.select(*open_parents.columns))
-        judged = f"({judged} or state = '{SILENT}' and not {hidden})"
+        judged = f"({judged} or state = '{OPTIONAL}' and not {hidden})"
     if broken is not None or hidden != "false":
-        states.add(SILENT)
+        states.add(OPTIONAL)
     kept = {part for (state, part, _) in joined.counts if state in states and part is not None}
     overtaking = check_early(night, f"{link.name}_early", link.service, link.check, _early(night, link, joined))
     return Checked(
@@ -87,7 +85,7 @@ def settle(night: Night, link: Link, joined: Joined, broken: DataFrame | None = 
         carry={
             **_carried(night, f"{link.name}_parents", link.parents, open_parents, "p", kept, judged),
             **_carried(
-                *(night, f"{link.name}_children", link.children, joined.rest.where(f"state = '{AHEAD}'")),
+                *(night, f"{link.name}_children", link.children, joined.rows(AHEAD)),
                 *("c", set(ahead), "false"),
             ),
             **marks_to_carry(
@@ -100,9 +98,9 @@ def settle(night: Night, link: Link, joined: Joined, broken: DataFrame | None = 
 
 def _early(night: Night, link: Link, joined: Joined) -> DataFrame | None:
     """Return children whose parent's offset is not committed."""
-    if not joined.count(WRONG):
+    if not joined.count(MISMATCH):
         return None
-    return joined.rest.where(f"state = '{WRONG}' and {is_early(link, night.manifest)}").selectExpr(
+    return joined.rows(MISMATCH, where=is_early(link, night.manifest)).selectExpr(
         "p_partition as source_partition",
         "p_offset as source_offset",
         f"{_topic_of_child(link)} as topic",
@@ -132,7 +130,7 @@ def may_be_above_cut(night: Night, link: Link, joined: Joined) -> str:
     an earlier cut, is not hidden.
     """
     unstable = [(rank, Log(night.manifest, topic).unstable) for rank, topic in enumerate(link.topics)]
-    if joined.count(UNSEEN) + joined.count(SILENT) == 0 or not any(numbers for _, numbers in unstable):
+    if joined.count(MISSING) + joined.count(OPTIONAL) == 0 or not any(numbers for _, numbers in unstable):
         return "false"
     last = last_seen(night, f"{link.name}_marks", joined.marks)
     bounds: dict[int, int] = {}
@@ -147,10 +145,10 @@ def _in_flight(joined: Joined, hidden: str) -> dict[int, int]:
     """Return the number of parents in flight, by number of their table."""
     found: dict[int, int] = {}
     for (state, part, _), count in joined.counts.items():
-        if state == WAITS and part is not None:
+        if state == PENDING and part is not None:
             found[part] = found.get(part, 0) + count
     if hidden != "false":
-        for row in joined.rest.where(f"{_CHILDLESS} and {hidden}").groupBy("p_part").count().collect():
+        for row in joined.rows(MISSING, OPTIONAL, where=hidden).groupBy("p_part").count().collect():
             found[row["p_part"]] = found.get(row["p_part"], 0) + row["count"]
     return found
 
@@ -158,27 +156,27 @@ def _in_flight(joined: Joined, hidden: str) -> dict[int, int]:
 def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list[DataFrame], int]:
     """Return the breaks, in parts, and the number of children whose source ended before it was landed."""
     found: list[DataFrame] = []
-    rest, check = joined.rest, link.check
+    check = link.check
     child, at_risk = (_topic_of_child(link), "c_partition", "c_offset", "c_payment_id"), link.amount("c")
     parent = (f"'{link.source}'", "p_partition", "p_offset", "p_payment_id")
-    if joined.count(UNSEEN):
+    if joined.count(MISSING):
         text = f"{link.service} passed it, and nothing came of it in {' or '.join(link.topics)}"
-        rows = rest.where(f"state = '{UNSEEN}' and not {hidden}")
+        rows = joined.rows(MISSING, where=f"not {hidden}")
         found.append(
             breaks(rows, finding(Kind.MISSING, check, text), *parent, amount=link.amount("p"), rechecked="true")
         )
     if joined.count(LATE):
         text = f"{link.service} did not consume it in {night.manifest.settings.late_after_cuts} cuts"
-        rows = rest.where(f"state = '{LATE}'")
+        rows = joined.rows(LATE)
         found.append(
             breaks(rows, finding(Kind.MISSING, check, text), *parent, amount=link.amount("p"), rechecked="true")
         )
     found += orphans(link, joined, _topic_of_child(link))
     if joined.count(UNCOMMITTED):
-        rows = rest.where(f"state = '{UNCOMMITTED}'")
+        rows = joined.rows(UNCOMMITTED)
         found.append(breaks(rows, _uncommitted(link), *child, amount=at_risk))
-    if joined.count(WRONG):
-        rows = rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
+    if joined.count(MISMATCH):
+        rows = joined.rows(MISMATCH).selectExpr("*", "explode(found) as one")
         found.append(breaks(rows, "one", *child, amount=at_risk))
     expired = joined.count(EXPIRED)
     if joined.count(BEFORE):
@@ -203,7 +201,7 @@ def _before(night: Night, link: Link, joined: Joined) -> tuple[DataFrame, int]:
 
     A parent of an earlier cut that had no child was carried, so this one had its child already.
     """
-    rows = joined.rest.where(f"state = '{BEFORE}'")
+    rows = joined.rows(BEFORE)
     known = _in_history(night, link, rows.selectExpr("c_at as at"))
     begins = Log(night.manifest, link.source).beginning(partition_of("c_at"))
     looked_up = rows.join(known, on=rows["c_at"] == known["known"], how="left")
@@ -285,14 +283,14 @@ def marks_to_carry(
     return {name: Few(MARKS, [{"rank": rank, "partition": number, "at": at} for (rank, number), at in last])}
 
 
-ALONE = "alone"  # the state of a child without a visible parent
+PARENTLESS = "parentless"  # the state of a child without a visible parent
 
 
-def state_alone(log: Log, *, settled: bool) -> str:
+def parentless_state(log: Log, *, settled: bool) -> str:
     """Return the state of a child without a visible parent, by its source's place `c_at` in the source's log."""
     return f"""case when c_at < 0 then '{ORPHAN}'
         when {offset_of("c_at")} >= {log.end(partition_of("c_at"))} then '{ORPHAN if settled else AHEAD}'
-        else '{ALONE}' end"""
+        else '{PARENTLESS}' end"""
 
 
 def posting_marks(night: Night, at: str) -> dict[tuple[int, int], str]:
@@ -310,9 +308,9 @@ _POSTED = -1  # first part of the key of marks in ledger.postings
 
 
 def hidden_posting(night: Night, link: Link, joined: Joined, topic: str) -> str:
-    """Whether the posting of a child alone, a record of a topic, may be above the cut."""
+    """Whether the posting of a parentless child, a record of a topic, may be above the cut."""
     unstable = Log(night.manifest, "ledger.postings").unstable
-    if not unstable or not joined.count(ALONE):
+    if not unstable or not joined.count(PARENTLESS):
         return "false"
     last = last_seen(night, f"{link.name}_marks", joined.marks)
     bounds = {number: last.get((_POSTED, number), -1) for number in unstable}
@@ -322,13 +320,13 @@ def hidden_posting(night: Night, link: Link, joined: Joined, topic: str) -> str:
 
 
 def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFrame:
-    """Join children alone with the parents of earlier cuts.
+    """Join parentless children with the parents of earlier cuts.
 
     Columns: `c_*`, `p_*` (null where there is no parent), and `known`, null where the source is not a committed record.
     """
-    children = joined.rest.where(f"state = '{ALONE}' and not {hidden}")
-    alone = children.select(*(name for name in children.columns if name.startswith("c_"))).persist()
-    keys = alone.selectExpr("c_at as at")
+    children = joined.rows(PARENTLESS, where=f"not {hidden}")
+    parentless = children.select(*(name for name in children.columns if name.startswith("c_"))).persist()
+    keys = parentless.selectExpr("c_at as at")
     places = bounds_of(keys)
     log = Log(night.manifest, link.source)
     parents = rows(
@@ -339,7 +337,7 @@ def looked_up(night: Night, link: Link, joined: Joined, hidden: str) -> DataFram
         log.source_or_own(),
         history=lambda table: made_from(night, table, link.source, places),
     )
-    found = paired(parents, alone.toDF(*(name.removeprefix("c_") for name in alone.columns)), how="right")
+    found = paired(parents, parentless.toDF(*(name.removeprefix("c_") for name in parentless.columns)), how="right")
     known = _sources(night, link.source, keys, places)
     return found.join(known, on=found["c_at"] == known["known"], how="left")
 
@@ -372,5 +370,6 @@ def orphans(link: Link, joined: Joined, topic: str) -> list[DataFrame]:
     if not joined.count(ORPHAN):
         return []
     found = finding(Kind.ORPHAN, link.check, f"it names no source in {link.source} that could be")
-    rows_of = joined.rest.where(f"state = '{ORPHAN}'")
-    return [breaks(rows_of, found, topic, "c_partition", "c_offset", "c_payment_id", amount=link.amount("c"))]
+    return [
+        breaks(joined.rows(ORPHAN), found, topic, "c_partition", "c_offset", "c_payment_id", amount=link.amount("c"))
+    ]

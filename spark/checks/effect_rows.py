@@ -70,19 +70,18 @@ def effects(manifest: Manifest, frames: Mapping[str, list[tuple[DataFrame, bool]
             named = frame.selectExpr("*", f"{source} as source")
             texts = [f"{text} as {name}" for name, text in columns.items()]
             parts.append(named.selectExpr("effect_id", *texts, f"{str(fresh).lower()} as fresh", JUDGED))
+    waiting, word = (F.max(F.when(~F.col("fresh"), F.col(name))) for name in ("waiting", "word"))
     return (
         union(parts)
         .groupBy("effect_id")
         .agg(
-            F.expr("count(request) as requests"),
-            F.expr("min(request) as request"),
-            *(F.expr(f"max({name}) as {name}") for name in NUMBERS if name != "request"),
-            F.expr(
-                "coalesce(max(if(fresh, null, waiting)) & 1, 0) = 1 and max(if(fresh, null, word)) is null as waited"
-            ),
-            F.expr("max(fresh and coalesce(word, waiting, letter) is not null) as renewed"),
+            F.count("request").alias("requests"),
+            F.min("request").alias("request"),
+            *(F.max(name).alias(name) for name in NUMBERS if name != "request"),
+            ((F.coalesce(waiting.bitwiseAND(1), F.lit(0)) == 1) & word.isNull()).alias("waited"),
+            F.bool_or(F.col("fresh") & F.coalesce("word", "waiting", "letter").isNotNull()).alias("renewed"),
             F.bool_or(JUDGED).alias(JUDGED),
-            F.expr(f"bool_or({JUDGED}) and max(if(fresh, null, word)) is not null as counted"),
+            (F.bool_or(JUDGED) & word.isNotNull()).alias("counted"),
         )
     )
 
@@ -91,11 +90,11 @@ def wrong_result() -> str:
     """Return a finding on an effect whose last result is invalid."""
     unknown = finding(Kind.EFFECT, CHECK, "the state of {effect} is none", effect="effect_id")
     contrary = finding(Kind.EFFECT, CHECK, "two results of one revision of {effect} differ", effect="effect_id")
-    silent = finding(Kind.EFFECT, CHECK, "{effect} failed, and is not in effects.dead-letter", effect="effect_id")
-    return f"case when {STATE_CODE} = {UNKNOWN} then {unknown} when {CONTRADICTED} then {contrary} else {silent} end"
+    letter = finding(Kind.EFFECT, CHECK, "{effect} failed, and is not in effects.dead-letter", effect="effect_id")
+    return f"case when {STATE_CODE} = {UNKNOWN} then {unknown} when {CONTRADICTED} then {contrary} else {letter} end"
 
 
-_DECIDED, _WRONG, _EARLY, _EXPIRED, _ORPHAN = "decided", "wrong", "early", "expired", "orphan"
+_DECIDED, _INVALID, _EARLY, _EXPIRED, _ORPHAN = "decided", "invalid", "early", "expired", "orphan"
 _BEFORE_CODE: Final = "(before.word & 7)"
 
 
@@ -121,22 +120,22 @@ def check_unrequested(night: Night, rows: DataFrame) -> Unrequested:
         "effects_resent": f"sum(if(outcome = '{_DECIDED}', resends - coalesce(before.resends, 0), 0))",
         "expired": f"count_if(outcome = '{_EXPIRED}')",
         _EARLY: f"count_if(outcome = '{_EARLY}')",
-        _WRONG: f"count_if(outcome = '{_WRONG}')",
+        _INVALID: f"count_if(outcome = '{_INVALID}')",
         _ORPHAN: f"count_if(outcome = '{_ORPHAN}')",
     }
     counted = kept.agg(*(F.expr(text).alias(name) for name, text in changes.items())).collect()[0].asDict()
     counts = {name: int(count or 0) for name, count in counted.items()}
     found = []
-    if counts[_WRONG]:
+    if counts[_INVALID]:
         at = (partition_of("result"), offset_of("result"))
-        wrong = kept.where(f"outcome = '{_WRONG}'")
+        wrong = kept.where(F.col("outcome") == _INVALID)
         found.append(breaks(wrong, wrong_result(), "'effects.results'", *at, "payment_id"))
     if counts[_ORPHAN]:
         orphan = finding(Kind.EFFECT, CHECK, "nobody asked for {effect}", effect="effect_id")
-        rows = kept.where(f"outcome = '{_ORPHAN}'")
+        rows = kept.where(F.col("outcome") == _ORPHAN)
         found.append(breaks(rows, orphan, TOPIC_OF_AT, partition_of(AT), offset_of(AT), "null"))
-    figures = {name: count for name, count in counts.items() if name not in {_EARLY, _WRONG, _ORPHAN}}
-    return Unrequested(found, figures, kept.where(f"outcome = '{_EARLY}'").select("effect_id"), counts[_EARLY])
+    figures = {name: count for name, count in counts.items() if name not in {_EARLY, _INVALID, _ORPHAN}}
+    return Unrequested(found, figures, kept.where(F.col("outcome") == _EARLY).select("effect_id"), counts[_EARLY])
 
 
 def _with_history(night: Night, rows: DataFrame) -> DataFrame:
@@ -178,7 +177,7 @@ def _of_effects(night: Night, table: str, bounds: Bounds, wanted: DataFrame) -> 
 def _requests(night: Night, wanted: DataFrame, bounds: Bounds) -> DataFrame:
     held = _of_effects(night, "effect_requests", bounds, wanted)
     return held.groupBy("effect_id").agg(
-        F.expr("count(*) as asked"), F.expr("min(payment_id) as payment_id"), F.expr(f"min({PLACE}) as at")
+        F.count("*").alias("asked"), F.min("payment_id").alias("payment_id"), F.min(F.expr(PLACE)).alias("at")
     )
 
 
@@ -235,8 +234,8 @@ def _state(night: Night) -> str:
     unstable = f"{by_partition(partition_of('result'), letters)} is not null"
     return f"""case
         when asked > 0 and own is null then null
-        when asked > 0 and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{_WRONG}'
-        when asked > 0 and {STATE_CODE} = {FAILED} and letter is null then if({unstable}, '{_EARLY}', '{_WRONG}')
+        when asked > 0 and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{_INVALID}'
+        when asked > 0 and {STATE_CODE} = {FAILED} and letter is null then if({unstable}, '{_EARLY}', '{_INVALID}')
         when asked > 0 then '{_DECIDED}'
         when coalesce({ahead}, false) then '{_EARLY}'
         when coalesce({ended}, false) then '{_EXPIRED}'

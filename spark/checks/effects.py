@@ -12,8 +12,8 @@ from spark.checks import outcomes
 from spark.history import bounds_of, made_from
 from spark.links import (
     AHEAD,
+    MISMATCH,
     ORIGINS,
-    WRONG,
     Agreement,
     Joined,
     Link,
@@ -32,15 +32,15 @@ from spark.night import Checked, Kind, Night, all_breaks, all_findings, breaks, 
 from spark.places import PLACE, Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import (
-    ALONE,
+    PARENTLESS,
     TORN,
     hidden_posting,
     keys_of,
     looked_up,
     marks_to_carry,
     orphans,
+    parentless_state,
     posting_marks,
-    state_alone,
     whole_rows,
     without_parent,
 )
@@ -122,7 +122,7 @@ _PROPER = """(c_effect_kind = 'event' or c_amount is null or c_amount <> 0) and 
     when c_kind = 'debit' then c_effect_kind in ('receipt', 'event')
     when c_kind = 'credit' then c_effect_kind in ('notice', 'event')
     else c_effect_kind in ('decline_notice', 'event') end"""
-_RIGHT = f"""p_origin <=> c_origin and c_partition = {partition_of("c_at")} and {_PROPER}
+_MATCHES = f"""p_origin <=> c_origin and c_partition = {partition_of("c_at")} and {_PROPER}
     and {agreeing(LINK)}"""
 _REQUEST = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
 
@@ -146,31 +146,31 @@ def _events(night: Night) -> Checked:
     every = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
     children = rows(night, LINK, LINK.children, "children", log.source_or_own())
     # Few events have a request: the others are left out before wide rows are shuffled
-    with_event = every.join(children.selectExpr("at as event_at"), on=F.expr("at = event_at"), how="left_semi")
+    with_event = every.join(children.selectExpr("at as event_at"), on=F.col("at") == F.col("event_at"), how="left_semi")
     joined = judged(
         night,
         # Numbered only to have the columns of every link: one event may have many requests
         paired(with_event, children.selectExpr("*", "1 as nth"), how="right"),
         {},
         {},
-        right=_RIGHT,
-        state=f"case when p_at is null then {state_alone(log, settled=night.manifest.settled)} else '{WRONG}' end",
+        matches=_MATCHES,
+        state=f"if(p_at is null, {parentless_state(log, settled=night.manifest.settled)}, '{MISMATCH}')",
         found=f"if(p_at is not null, {_findings()}, null)",
     )
     postings = Log(night.manifest, "ledger.postings")
     if postings.unstable:
         joined = replace(joined, marks=marked(every, posting_marks(night, "at")))
     hidden = hidden_posting(night, LINK, joined, _TOPIC)
-    early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {hidden}")
+    early = joined.rows(AHEAD, PARENTLESS, where=f"state = '{AHEAD}' or {hidden}")
     count = joined.count(AHEAD) if hidden == "false" else early.count()
     keys = [keys_of(early, "c", "false")] if count else []
-    alone = None
-    if joined.count(ALONE) + joined.count(AHEAD) > count:
-        alone = looked_up(night, LINK, joined, hidden).persist()
-        keys.append(keys_of(alone.where(TORN), "c", "true"))
+    parentless = None
+    if joined.count(PARENTLESS) + joined.count(AHEAD) > count:
+        parentless = looked_up(night, LINK, joined, hidden).persist()
+        keys.append(keys_of(parentless.where(TORN), "c", "true"))
     carried = {_CARRIED: whole_rows(night, "effect_requests", _CARRIED, "true", union(keys))} if keys else {}
     return Checked(
-        all_breaks(_breaks(night, joined, alone)),
+        all_breaks(_breaks(night, joined, parentless)),
         in_flight={"effect_events": count},
         carry={
             **carried,
@@ -213,15 +213,15 @@ def _findings() -> str:
     return all_findings(wrong)
 
 
-def _breaks(night: Night, joined: Joined, alone: DataFrame | None) -> list[DataFrame]:
+def _breaks(night: Night, joined: Joined, parentless: DataFrame | None) -> list[DataFrame]:
     found = orphans(LINK, joined, f"'{_TOPIC}'")
-    if joined.count(WRONG):
-        wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
+    if joined.count(MISMATCH):
+        wrong = joined.rows(MISMATCH).selectExpr("*", "explode(found) as one")
         found.append(breaks(wrong, "one", *_REQUEST))
-    if alone is not None:
-        missing = alone.where("p_at is null").selectExpr("*", f"{without_parent(LINK, 'its event')} as one")
-        with_event = alone.where("p_at is not null")
-        wrong = with_event.where(f"not coalesce({_RIGHT}, false)").selectExpr("*", f"explode({_findings()}) as one")
+    if parentless is not None:
+        missing = parentless.where("p_at is null").selectExpr("*", f"{without_parent(LINK, 'its event')} as one")
+        with_event = parentless.where("p_at is not null")
+        wrong = with_event.where(f"not coalesce({_MATCHES}, false)").selectExpr("*", f"explode({_findings()}) as one")
         found += [
             breaks(missing, "one", *_REQUEST, rechecked=TORN),
             breaks(wrong, "one", *_REQUEST),

@@ -22,7 +22,7 @@ from spark.checks.legs import with_amounts
 from spark.decisions import cover
 from spark.history import whole, widening
 from spark.lake import Bounds
-from spark.links import SILENT, Agreement, Joined, Link, Side, unchanged, unreadable
+from spark.links import OPTIONAL, Agreement, Joined, Link, Side, unchanged, unreadable
 from spark.night import Amount, Checked, Kind, Night, all_breaks, breaks, finding, union
 from spark.places import place
 from spark.schemas import UNDECODABLE
@@ -39,25 +39,26 @@ _UNCHANGED = """case
 def changed_terms(night: Night, joined: Joined, hidden: str) -> DataFrame | None:
     """Return account events without an outcome that would have changed the terms; None where there are none.
 
-    They are rows of `joined.rest`. `hidden` says whether the outcome of a record may be above the cut.
+    They are rows of `joined.unmatched`. `hidden` says whether the outcome of a record may be above the cut.
     """
-    if not joined.count(SILENT):
+    if not joined.count(OPTIONAL):
         return None
-    silent = joined.rest.where(f"state = '{SILENT}' and not {hidden}").select(
+    childless = joined.rows(OPTIONAL, where=f"not {hidden}").select(
         "p_partition", "p_offset", "p_kind", "p_account", "p_overdraft"
     )
-    known = _events(night, silent)
-    wanted = known.join(silent.select("p_account"), on=known["account"] == F.col("p_account"), how="left_semi")
-    before = (silent["p_account"] == wanted["account"]) & (silent["p_partition"] == wanted["partition"])
-    earlier = before & (wanted["source_offset"] < silent["p_offset"])
+    known = _events(night, childless)
+    wanted = known.join(childless.select("p_account"), on=known["account"] == F.col("p_account"), how="left_semi")
+    before = (childless["p_account"] == wanted["account"]) & (childless["p_partition"] == wanted["partition"])
+    earlier = before & (wanted["source_offset"] < childless["p_offset"])
+    terms = F.when(F.col("account").isNotNull(), F.struct("closed", "overdraft"))
     last = (
-        silent.join(wanted, on=earlier, how="left")
-        .groupBy(*silent.columns)
-        .agg(F.expr("max_by(if(account is null, null, struct(closed, overdraft)), source_offset)").alias("last"))
+        childless.join(wanted, on=earlier, how="left")
+        .groupBy(*childless.columns)
+        .agg(F.max_by(terms, "source_offset").alias("last"))
     )
     keys = last.where(f"not ({_UNCHANGED})").select("p_partition", "p_offset")
-    silent_rows = joined.rest.where(f"state = '{SILENT}'")
-    rows = silent_rows.join(keys, on=["p_partition", "p_offset"], how="left_semi").select(*silent_rows.columns)
+    every = joined.rows(OPTIONAL)
+    rows = every.join(keys, on=["p_partition", "p_offset"], how="left_semi").select(*every.columns)
     rows = rows.persist()
     return None if rows.isEmpty() else rows
 
@@ -73,7 +74,7 @@ def _terms_breaks(rows: DataFrame) -> DataFrame:
     return breaks(rows, found, "'ledger.transfers'", "p_partition", "p_offset", "null", rechecked="true")
 
 
-def _events(night: Night, silent: DataFrame) -> DataFrame:
+def _events(night: Night, childless: DataFrame) -> DataFrame:
     """Return changes of terms: of this run, and of earlier ones the last before each of some account events.
 
     The run before left the newest terms of each account. Earlier ones are read only for an event that is older than
@@ -83,7 +84,7 @@ def _events(night: Night, silent: DataFrame) -> DataFrame:
     parts = [_changes(night.new)]
     if newest is not None:
         parts.append(newest.selectExpr("account", "partition", "since as source_offset", "closed", "overdraft"))
-        younger = silent.join(newest, on=silent["p_account"] == newest["account"], how="inner").where(
+        younger = childless.join(newest, on=childless["p_account"] == newest["account"], how="inner").where(
             "partition <> p_partition or since >= p_offset"
         )
         numbers = {row["p_partition"] for row in younger.select("p_partition").distinct().collect()}
@@ -95,12 +96,12 @@ def _events(night: Night, silent: DataFrame) -> DataFrame:
 
 def _changes(read: Callable[[str], DataFrame]) -> DataFrame:
     parts = [
-        read(table).selectExpr(
-            *("account", "partition", "source_offset"), f"{closed} as closed", f"{overdraft} as overdraft"
+        read(table).select(
+            *("account", "partition", "source_offset"), closed.alias("closed"), overdraft.alias("overdraft")
         )
         for table, closed, overdraft in (
-            ("accounts_opened", "false", "overdraft_minor"),
-            ("accounts_closed", "true", "cast(null as bigint)"),
+            ("accounts_opened", F.lit(False), F.col("overdraft_minor")),
+            ("accounts_closed", F.lit(True), F.lit(None).cast("bigint")),
         )
     ]
     return union(parts)
@@ -295,7 +296,7 @@ LINK = Link(
         "opened": Agreement(("opening",), ("account", "overdraft")),
         "closed": Agreement(("closing",), ("account",)),
     },
-    silent=("opening", "closing"),
+    optional=("opening", "closing"),
     money=("currency", "amount"),
 )
 

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame
 from spark.history import bounds_of, made_from
 from spark.links import (
     AHEAD,
+    MISMATCH,
+    MISSING,
     ORIGINS,
-    UNSEEN,
-    WRONG,
     Agreement,
     Joined,
     Link,
@@ -49,7 +49,7 @@ from spark.night import (
 from spark.places import Log, named, partition_of
 from spark.schemas import UNDECODABLE
 from spark.settling import (
-    ALONE,
+    PARENTLESS,
     TORN,
     hidden_posting,
     keys_of,
@@ -57,8 +57,8 @@ from spark.settling import (
     looked_up,
     marks_to_carry,
     orphans,
+    parentless_state,
     posting_marks,
-    state_alone,
     whole_rows,
     without_parent,
 )
@@ -131,11 +131,11 @@ def _booked() -> str:
     credit = f"array({sent}, own)"
     return f"""coalesce(case
         when leg = 'debit' and reversal then size({_SUMS}) = 0 and size({_FOREIGN}) = 0
-        when leg = 'debit' then {same} and {_alike(debit)}
-        else {_alike(credit)} end, false)"""
+        when leg = 'debit' then {same} and {_same_entries(debit)}
+        else {_same_entries(credit)} end, false)"""
 
 
-def _alike(right: str) -> str:
+def _same_entries(right: str) -> str:
     return f"(entries <=> {right} or array_sort(entries) <=> array_sort({right}))"
 
 
@@ -192,26 +192,26 @@ _METRICS = {"credit_legs": "count_if(c_fresh and c_kind = 'credit leg')"}
 def check(night: Night) -> Checked:
     """Compare each debit posting with its credit leg, and each credit leg with its debit posting."""
     joined = _join(night)
-    unseen, alone = _hidden_leg(night, joined), hidden_posting(night, LINK, joined, _TOPIC)
-    waiting = joined.rest.where(f"state = '{UNSEEN}' and {unseen}")
-    early = joined.rest.where(f"state = '{AHEAD}' or state = '{ALONE}' and {alone}")
-    waits = 0 if unseen == "false" else waiting.count()
-    comes = joined.count(AHEAD) if alone == "false" else early.count()
+    leg_hidden, posting_hidden = _hidden_leg(night, joined), hidden_posting(night, LINK, joined, _TOPIC)
+    before_leg = joined.rows(MISSING, where=leg_hidden)
+    before_posting = joined.rows(AHEAD, PARENTLESS, where=f"state = '{AHEAD}' or {posting_hidden}")
+    legs = 0 if leg_hidden == "false" else before_leg.count()
+    postings = joined.count(AHEAD) if posting_hidden == "false" else before_posting.count()
     legless = orphaned = None
     # An unreadable row is judged at once, and not carried: the keys are of the first table
-    parents = [keys_of(waiting, "p", "false")] if waits else []
-    children = [keys_of(early, "c", "false")] if comes else []
-    if joined.count(UNSEEN) > waits:
-        legless = _without_leg(night, joined.rest.where(f"state = '{UNSEEN}' and not {unseen}")).persist()
+    parents = [keys_of(before_leg, "p", "false")] if legs else []
+    children = [keys_of(before_posting, "c", "false")] if postings else []
+    if joined.count(MISSING) > legs:
+        legless = _without_leg(night, joined.rows(MISSING, where=f"not {leg_hidden}")).persist()
         parents.append(keys_of(legless, "p", "true"))
-    if joined.count(ALONE) + joined.count(AHEAD) > comes:
-        orphaned = looked_up(night, LINK, joined, alone).persist()
+    if joined.count(PARENTLESS) + joined.count(AHEAD) > postings:
+        orphaned = looked_up(night, LINK, joined, posting_hidden).persist()
         children.append(keys_of(orphaned.where(TORN), "c", "true"))
     logs = [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
     return Checked(
         all_breaks(_breaks(joined, legless, orphaned)),
         dict(joined.metrics),
-        {"credit_legs": waits, "debit_postings": comes},
+        {"credit_legs": legs, "debit_postings": postings},
         {
             **_carry(night, "parents", parents),
             **_carry(night, "children", children),
@@ -224,26 +224,26 @@ def _join(night: Night) -> Joined:
     log = Log(night.manifest, _TOPIC)
     parents = rows(night, LINK, LINK.parents, "parents", log.source_or_own())
     children = rows(night, LINK, LINK.children, "children", log.source_or_own())
-    alike = agreeing(LINK)
+    agreed = agreeing(LINK)
     state = f"""case
         when c_at is null and (p_at < 0 or p_kind = '{UNDECODABLE}') then null
-        when c_at is null then '{UNSEEN}'
+        when c_at is null then '{MISSING}'
         when p_at is null and c_kind = '{UNDECODABLE}' then null
-        when p_at is null then {state_alone(log, settled=night.manifest.settled)}
-        else '{WRONG}' end"""
+        when p_at is null then {parentless_state(log, settled=night.manifest.settled)}
+        else '{MISMATCH}' end"""
     wrong = {
         "c_nth > 1": finding(Kind.DUPLICATE, LINK.check, "{source} has one before it", source=named(_TOPIC, "c_at")),
         "not (p_origin <=> c_origin)": finding(
             Kind.ORPHAN, LINK.check, "its origin is {own}, its posting has {other}", **ORIGINS
         ),
-        f"not {alike}": finding(Kind.AMOUNT, LINK.check, "{differing}", differing=differing(LINK)),
+        f"not {agreed}": finding(Kind.AMOUNT, LINK.check, "{differing}", differing=differing(LINK)),
     }
     return judged(
         night,
         paired(parents, numbered(children), how="full"),
         _METRICS,
         {**_marks(log), **posting_marks(night, "p_at")},
-        right=f"c_nth = 1 and p_origin <=> c_origin and {alike}",
+        matches=f"c_nth = 1 and p_origin <=> c_origin and {agreed}",
         state=state,
         found=f"if(p_at is not null and c_at is not null, {all_findings(wrong)}, null)",
     )
@@ -264,7 +264,7 @@ def _marks(log: Log) -> dict[tuple[int, int], str]:
 def _hidden_leg(night: Night, joined: Joined) -> str:
     """Whether a debit posting's credit leg may be above the cut: it may be on any partition."""
     log = Log(night.manifest, _TOPIC)
-    if not log.unstable or not joined.count(UNSEEN):
+    if not log.unstable or not joined.count(MISSING):
         return "false"
     last = last_seen(night, f"{LINK.name}_marks", joined.marks)
     bounds = {source: min(last.get((source, number), -1) for number in log.unstable) for source in log.partitions}
@@ -275,8 +275,8 @@ def _hidden_leg(night: Night, joined: Joined) -> str:
 def _breaks(joined: Joined, legless: DataFrame | None, orphaned: DataFrame | None) -> list[DataFrame]:
     found = orphans(LINK, joined, f"'{_TOPIC}'")
     leg = (f"'{_TOPIC}'", "c_partition", "c_offset", "c_payment_id")
-    if joined.count(WRONG):
-        wrong = joined.rest.where(f"state = '{WRONG}'").selectExpr("*", "explode(found) as one")
+    if joined.count(MISMATCH):
+        wrong = joined.rows(MISMATCH).selectExpr("*", "explode(found) as one")
         found.append(breaks(wrong, "one", *leg, amount=LINK.amount("c")))
     if legless is not None:
         torn = finding(Kind.TORN, LINK.check, "its credit leg is not there")

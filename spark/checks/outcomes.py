@@ -75,8 +75,8 @@ def check_still_waiting(night: Night, rows: DataFrame | None) -> Checked:
 
 _MARKS = "effects_results_marks"
 
-DECIDED, WRONG, SILENT = "decided", "wrong", "silent"
-WAITING, UNTAKEN, UNSEEN = "waiting", "untaken", "unseen"
+DECIDED, INVALID, NO_LETTER = "decided", "invalid", "no letter"
+WAITING, PENDING, MISSING = "waiting", "pending", "missing"
 UNREQUESTED: Final = "unrequested"
 
 _AGAIN, _EARLY, _STILL = "again", "early", "still_waiting"
@@ -87,43 +87,43 @@ _IS_STILL_WAITING: Final = f"requests > 0 and renewed and word is not null and {
 def check(night: Night) -> Checked:
     """Compare each request with its outcome, and each outcome with requests."""
     frames = {table: with_carried(night, table, _carried(table)) for table in TABLES}
-    rest, counts, metrics, marks = _judged(night, effects(night.manifest, frames))
+    unmatched, counts, metrics, marks = _judged(night, effects(night.manifest, frames))
     results = [Log(night.manifest, "effects.results")]
     kept_marks = marks_to_carry(night, _MARKS, marks, results)
-    hidden = _hidden(night, marks) if counts.get(UNSEEN) else "false"
+    hidden = _hidden(night, marks) if counts.get(MISSING) else "false"
     others = (
-        effect_rows.check_unrequested(night, rest.where(f"state = '{UNREQUESTED}'"))
+        effect_rows.check_unrequested(night, unmatched.where(F.col("state") == UNREQUESTED))
         if counts.get(UNREQUESTED)
         else None
     )
     late_cut = night.late_cut
     overdue = "false" if late_cut is None else f"coalesce(not_before_ms < {late_cut.taken_at_ms}L, false)"
-    open_rows = f"""state = '{WAITING}' and not {overdue} or state = '{UNTAKEN}' and not {_late(night)}
-        or state = '{UNSEEN}' and {hidden} or state = '{SILENT}' and {_letter_hidden(night)}"""
-    may_be_open = any(counts.get(state) for state in (WAITING, UNTAKEN, UNSEEN, SILENT))
-    open_counts = rest.where(open_rows).groupBy("state").count().collect() if may_be_open else ()
+    open_rows = f"""state = '{WAITING}' and not {overdue} or state = '{PENDING}' and not {_late(night)}
+        or state = '{MISSING}' and {hidden} or state = '{NO_LETTER}' and {_letter_hidden(night)}"""
+    may_be_open = any(counts.get(state) for state in (WAITING, PENDING, MISSING, NO_LETTER))
+    open_counts = unmatched.where(open_rows).groupBy("state").count().collect() if may_be_open else ()
     under_way = {row["state"]: row["count"] for row in open_counts}
     metrics["expired"] = 0
     for name, count in (others.figures if others is not None else {}).items():
         metrics[name] += count
-    missing = rest.where(f"state in ('{WAITING}', '{UNTAKEN}', '{SILENT}') and not ({open_rows})")
-    if counts.get(UNSEEN):
+    missing = unmatched.where(f"state in ('{WAITING}', '{PENDING}', '{NO_LETTER}') and not ({open_rows})")
+    if counts.get(MISSING):
         # One that was requested again may have had its result in an earlier cut
-        unseen = rest.where(f"state = '{UNSEEN}' and not {hidden}")
-        bounds = since(night, "effect_results", "effects.requests", bounds_of(unseen.selectExpr("request as at")))
+        not_hidden = unmatched.where(f"state = '{MISSING}' and not {hidden}")
+        bounds = since(night, "effect_results", "effects.requests", bounds_of(not_hidden.selectExpr("request as at")))
         before = night.history("effect_results", bounds).select("effect_id")
-        unseen = unseen.join(before, on="effect_id", how="left_anti")
-        missing = missing.unionByName(unseen).persist()
-    ids = [rest.where(open_rows).select("effect_id", F.lit(False).alias(JUDGED))] if under_way else []
+        not_hidden = not_hidden.join(before, on="effect_id", how="left_anti")
+        missing = missing.unionByName(not_hidden).persist()
+    ids = [unmatched.where(open_rows).select("effect_id", F.lit(False).alias(JUDGED))] if under_way else []
     if may_be_open:
         ids.append(missing.select("effect_id", F.lit(True).alias(JUDGED)))
     if others is not None and others.in_flight:
         ids.append(others.open.select("effect_id", F.lit(False).alias(JUDGED)))
-    torn = _torn(night, rest, counts)
+    torn = _torn(night, unmatched, counts)
     return Checked(
         all_breaks(
             [
-                *_breaks(night, rest, counts, missing),
+                *_breaks(night, unmatched, counts, missing),
                 *(one.breaks for one in torn),
                 *(others.breaks if others else []),
             ],
@@ -150,11 +150,11 @@ def _state(manifest: Manifest) -> str:
     committed = by_partition(partition_of("request"), manifest.committed("outbox"))
     return f"""case
         when requests = 0 then if(word is null and letter is null and not {ALIVE}, null, '{UNREQUESTED}')
-        when word is not null and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{WRONG}'
-        when word is not null then if({STATE_CODE} = {FAILED} and letter is null, '{SILENT}', '{DECIDED}')
+        when word is not null and ({STATE_CODE} = {UNKNOWN} or {CONTRADICTED}) then '{INVALID}'
+        when word is not null then if({STATE_CODE} = {FAILED} and letter is null, '{NO_LETTER}', '{DECIDED}')
         when {ALIVE} then '{WAITING}'
-        when {offset_of("request")} >= coalesce({committed}, 0) then '{UNTAKEN}'
-        else '{UNSEEN}' end"""
+        when {offset_of("request")} >= coalesce({committed}, 0) then '{PENDING}'
+        else '{MISSING}' end"""
 
 
 def _judged(
@@ -164,7 +164,7 @@ def _judged(
     metrics = {
         f"effects_{state}": f"count_if(state = '{DECIDED}' and {STATE_CODE} = {code})" for state, code in CODES.items()
     }
-    failed = f"state = '{DECIDED}' and {STATE_CODE} = {FAILED} or state = '{SILENT}' and not {_letter_hidden(night)}"
+    failed = f"state = '{DECIDED}' and {STATE_CODE} = {FAILED} or state = '{NO_LETTER}' and not {_letter_hidden(night)}"
     metrics["effects_failed"] = f"count_if(({failed}) and not counted)"
     metrics["effects_waiting"] = f"count_if(state = '{WAITING}') - count_if(waited)"
     metrics["effects_resent"] = f"sum(if(state = '{DECIDED}', resends, 0))"
@@ -179,14 +179,14 @@ def _judged(
     columns = ("*", *(f"coalesce({text}, false) as {name}" for name, text in aspects.items()))
     left = Observation()
     there = passed.selectExpr(*columns).where(f"state <> '{DECIDED}' or {' or '.join(aspects)}")
-    rest = night.keep(there.observe(left, F.count(F.lit(1)).alias("rows")))
+    unmatched = night.keep(there.observe(left, F.count(F.lit(1)).alias("rows")))
     counts: dict[str, int] = {}
-    for row in rest.groupBy("state", *aspects).count().collect() if left.get["rows"] else ():
+    for row in unmatched.groupBy("state", *aspects).count().collect() if left.get["rows"] else ():
         for name in (row["state"], *(aspect for aspect in aspects if row[aspect])):
             counts[name] = counts.get(name, 0) + row["count"]
     values = seen.get
     return (
-        rest,
+        unmatched,
         counts,
         {name: values[name] or 0 for name in metrics},
         {(0, number): at for number in numbers if (at := values[f"mark_{number}"]) is not None},
@@ -236,11 +236,11 @@ def _is_early(manifest: Manifest) -> str:
     return f"requests > 0 and renewed and {there} and {early_request}"
 
 
-def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Checked]:
+def _torn(night: Night, unmatched: DataFrame, counts: Mapping[str, int]) -> list[Checked]:
     """Return effects whose transaction is visible in part: without its offset, or without the end of the waiting."""
     overtaking = waiting = None
     if counts.get(_EARLY):
-        overtaking = _with_payment(night, rest.where(_EARLY)).selectExpr(
+        overtaking = _with_payment(night, unmatched.where(_EARLY)).selectExpr(
             f"{partition_of('request')} as source_partition",
             f"{offset_of('request')} as source_offset",
             f"{TOPIC_OF_AT} as topic",
@@ -250,7 +250,7 @@ def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Chec
         )
     if counts.get(_STILL):
         at = "shiftright(waiting, 1)"
-        waiting = _with_payment(night, rest.where(_STILL)).selectExpr(
+        waiting = _with_payment(night, unmatched.where(_STILL)).selectExpr(
             "effect_id", f"{partition_of(at)} as partition", f"{offset_of(at)} as offset", "payment_id"
         )
     return [
@@ -259,34 +259,34 @@ def _torn(night: Night, rest: DataFrame, counts: Mapping[str, int]) -> list[Chec
     ]
 
 
-def _breaks(night: Night, rest: DataFrame, counts: Mapping[str, int], missing: DataFrame) -> list[DataFrame]:
+def _breaks(night: Night, unmatched: DataFrame, counts: Mapping[str, int], missing: DataFrame) -> list[DataFrame]:
     """Return breaks; `missing` are rows of effects whose outcome, or its dead letter, must be there and is not."""
     found = []
     if counts.get(_AGAIN):
-        found.append(_again(night, rest.where(_AGAIN)))
+        found.append(_again(night, unmatched.where(_AGAIN)))
     request = ("'effects.requests'", partition_of("request"), offset_of("request"), "payment_id")
     result = ("'effects.results'", partition_of("result"), offset_of("result"), "payment_id")
     for state, text in (
         (WAITING, "{effect} was due for another attempt {cuts} cuts ago, and waits nevertheless"),
-        (UNTAKEN, "the outbox did not consume the request of {effect} in {cuts} cuts"),
-        (UNSEEN, "the outbox passed {effect}, and it has no result and does not wait"),
+        (PENDING, "the outbox did not consume the request of {effect} in {cuts} cuts"),
+        (MISSING, "the outbox passed {effect}, and it has no result and does not wait"),
     ):
-        if counts.get(state) and (state == UNSEEN or night.late_cut is not None):
+        if counts.get(state) and (state == MISSING or night.late_cut is not None):
             one = finding(
                 Kind.EFFECT, CHECK, text, effect="effect_id", cuts=str(night.manifest.settings.late_after_cuts)
             )
-            rows = _with_payment(night, missing.where(f"state = '{state}'"))
+            rows = _with_payment(night, missing.where(F.col("state") == state))
             found.append(breaks(rows, one, *request, rechecked="true"))
-    if counts.get(SILENT):
-        rows = _with_payment(night, missing.where(f"state = '{SILENT}'"))
+    if counts.get(NO_LETTER):
+        rows = _with_payment(night, missing.where(F.col("state") == NO_LETTER))
         found.append(breaks(rows, wrong_result(), *result, rechecked="true"))
-    if counts.get(WRONG):
-        rows = _with_payment(night, rest.where(f"state = '{WRONG}'"))
+    if counts.get(INVALID):
+        rows = _with_payment(night, unmatched.where(F.col("state") == INVALID))
         found.append(breaks(rows, wrong_result(), *result))
     return found
 
 
-def _again(night: Night, rest: DataFrame) -> DataFrame:
+def _again(night: Night, unmatched: DataFrame) -> DataFrame:
     """Return requests beyond the first of their effect. Those of earlier runs were reported then."""
     order = "row_number() over (partition by effect_id order by partition, offset) as nth"
     asked = union(
@@ -294,7 +294,7 @@ def _again(night: Night, rest: DataFrame) -> DataFrame:
             frame.selectExpr("effect_id", "partition", "offset", "payment_id", f"{str(fresh).lower()} as fresh")
             for frame, fresh in with_carried(night, "effect_requests", _carried("effect_requests"))
         ]
-    ).join(rest.select("effect_id"), on="effect_id", how="left_semi")
+    ).join(unmatched.select("effect_id"), on="effect_id", how="left_semi")
     found = finding(Kind.DUPLICATE, CHECK, "{effect} was asked for before", effect="effect_id")
     later = asked.selectExpr("*", order).where("fresh and nth > 1")
     return breaks(later, found, "'effects.requests'", "partition", "offset", "payment_id")

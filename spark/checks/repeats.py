@@ -38,13 +38,14 @@ _ORIGIN = place("origin_partition", "origin_offset")
 
 
 def check_identities(night: Night) -> Checked:
+    """Find payments whose identity was debited before, as far back as ingest remembers."""
     remembered = _remembered(night)
     debits = _debits(night, remembered)
     # By a digest first, on narrow rows: it can only name too many, and these few are then compared exactly
     suspects = (
         debits.groupBy("digest")
-        .agg(F.expr("count(*)").alias("rows"), F.expr("bool_or(fresh)").alias("fresh"))
-        .where("rows > 1 and fresh")
+        .agg(F.count("*").alias("rows"), F.bool_or("fresh").alias("fresh"))
+        .where((F.col("rows") > 1) & F.col("fresh"))
         .select("digest")
         .persist()
     )
@@ -119,8 +120,8 @@ def _ranks(night: Night, remembered: Bounds) -> DataFrame:
 
 _REPEATS = "repeats:firsts"
 _CARRIED = "ingest_repeats"
-_SAID = "type debtor payment_id creditor amount_minor currency credit_currency value_date reference reverses"
-_SAID_BY = {
+_CONTENT = "type debtor payment_id creditor amount_minor currency credit_currency value_date reference reverses"
+_CONTENT_BY_TABLE = {
     "payments_raw": {"credit_currency": "coalesce(credit_currency, currency)"},
     "payments": {
         "type": "'payment'",
@@ -137,14 +138,15 @@ _SAID_BY = {
 
 _IMPOSSIBLE = "impossible"  # its first one cannot be before it
 _OPEN = "open"  # it, or its first one, is not among the records of this run
-_WRONG = "wrong"
-_NOT_THERE = f"state = '{_OPEN}' and first_said is null"  # its first one may still come
+_MISMATCH = "mismatch"
+_NOT_THERE = f"state = '{_OPEN}' and first_content is null"  # its first one may still come
 _STATE = f"""case
     when first_at is null or {partition_of("first_at")} <> {partition_of("source_at")} or first_at >= source_at
         then '{_IMPOSSIBLE}'
-    when first_said is null or raw_said is null then '{_OPEN}'
-    when first_said.debtor = debtor and first_said.payment_id = payment_id and first_said <=> raw_said then null
-    else '{_WRONG}' end"""
+    when first_content is null or raw_content is null then '{_OPEN}'
+    when first_content.debtor = debtor and first_content.payment_id = payment_id and first_content <=> raw_content
+        then null
+    else '{_MISMATCH}' end"""
 
 
 def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
@@ -154,14 +156,16 @@ def check_repeats(night: Night, link: Link, joined: Joined) -> Checked:
     log = Log(night.manifest, link.source)
     repeats = union([_repeats(frame, log) for frame, _ in with_carried(night, "repeats", _CARRIED)])
     compared = _with_content(repeats, _raw(night.new("payments_raw")), _accepted(night, None))
-    rest = compared.selectExpr("*", f"{_STATE} as state").where("state is not null").persist()
-    counts = {row["state"]: row["count"] for row in rest.groupBy("state").count().collect()}
-    found = [_breaks(rest.where(f"state <> '{_OPEN}'"))] if set(counts) - {_OPEN} else []
+    unmatched = compared.selectExpr("*", f"{_STATE} as state").where("state is not null").persist()
+    counts = {row["state"]: row["count"] for row in unmatched.groupBy("state").count().collect()}
+    found = [_breaks(unmatched.where(F.col("state") != _OPEN))] if set(counts) - {_OPEN} else []
     if not counts.get(_OPEN):
         return Checked(all_breaks(found))
     hidden = _hidden(night, link, joined)
-    waiting = rest.where(f"state = '{_OPEN}' and first_said is null and {hidden}")
-    judged = _from_history(night, rest.where(f"state = '{_OPEN}' and not (first_said is null and {hidden})")).persist()
+    waiting = unmatched.where(f"state = '{_OPEN}' and first_content is null and {hidden}")
+    judged = _from_history(
+        night, unmatched.where(f"state = '{_OPEN}' and not (first_content is null and {hidden})")
+    ).persist()
     found.append(_breaks(judged))
     count = 0 if hidden == "false" else waiting.count()
     keys = [
@@ -189,16 +193,16 @@ def _repeats(frame: DataFrame, log: Log) -> DataFrame:
     ).where("source_at is not null")
 
 
-def _said(table: str) -> str:
+def _content(table: str) -> str:
     """Return the content of a payment as a struct that is alike for all tables."""
-    names = _SAID.split()
-    fields = ", ".join(f"'{name}', {_SAID_BY[table].get(name, name)}" for name in names)
+    names = _CONTENT.split()
+    fields = ", ".join(f"'{name}', {_CONTENT_BY_TABLE[table].get(name, name)}" for name in names)
     return f"named_struct({fields})"
 
 
 def _raw(frame: DataFrame) -> DataFrame:
-    said = _said("payments_raw")
-    return frame.selectExpr(f"{place('partition', 'offset')} as raw_at", f"{said} as raw_said")
+    content = _content("payments_raw")
+    return frame.selectExpr(f"{place('partition', 'offset')} as raw_at", f"{content} as raw_content")
 
 
 def _accepted(night: Night, origins: Bounds | None) -> DataFrame:
@@ -209,7 +213,10 @@ def _accepted(night: Night, origins: Bounds | None) -> DataFrame:
     }
     at = place("origin_partition", "origin_offset")
     return union(
-        [frame.selectExpr(f"{at} as accepted_at", f"{_said(table)} as first_said") for table, frame in frames.items()]
+        [
+            frame.selectExpr(f"{at} as accepted_at", f"{_content(table)} as first_content")
+            for table, frame in frames.items()
+        ]
     )
 
 
@@ -239,19 +246,19 @@ def _hidden(night: Night, link: Link, joined: Joined) -> str:
 
 def _from_history(night: Night, unknown: DataFrame) -> DataFrame:
     """Judge again with the records of earlier cuts; a first one that is in none was not accepted."""
-    own = unknown.where("raw_said is null").selectExpr("source_at as at")
-    firsts = unknown.where("first_said is null").selectExpr("first_at as at")
+    own = unknown.where("raw_content is null").selectExpr("source_at as at")
+    firsts = unknown.where("first_content is null").selectExpr("first_at as at")
     raw = _raw(night.history("payments_raw", bounds_of(own)))
     accepted = _accepted(night, bounds_of(firsts))
     repeats = unknown.drop("raw_at", "accepted_at", "state").withColumnsRenamed(
-        {"raw_said": "raw_known", "first_said": "first_known"}
+        {"raw_content": "raw_known", "first_content": "first_known"}
     )
     return (
         _with_content(repeats, raw, accepted)
         .selectExpr(
             *(name for name in repeats.columns if not name.endswith("_known")),
-            "coalesce(raw_known, raw_said) as raw_said",
-            "coalesce(first_known, first_said) as first_said",
+            "coalesce(raw_known, raw_content) as raw_content",
+            "coalesce(first_known, first_content) as first_content",
         )
         .selectExpr("*", f"{_STATE} as state")
         .where("state is not null")
@@ -265,13 +272,13 @@ def _breaks(rows: DataFrame) -> DataFrame:
         _REPEATS,
         "its first one, {first}, says {other}, it says {own}",
         first="first",
-        other="to_json(first_said)",
-        own="to_json(raw_said)",
+        other="to_json(first_content)",
+        own="to_json(raw_content)",
     )
     # Where its own raw record is gone, the link reports it
-    judged = rows.where(f"not (state = '{_OPEN}' and first_said is not null)").selectExpr(
-        "*", f"if(state = '{_WRONG}', {other}, {orphan}) as one"
+    judged = rows.where(f"not (state = '{_OPEN}' and first_content is not null)").selectExpr(
+        "*", f"if(state = '{_MISMATCH}', {other}, {orphan}) as one"
     )
-    amount = Amount("raw_said.currency", "raw_said.amount_minor")
+    amount = Amount("raw_content.currency", "raw_content.amount_minor")
     at = (f"'{PAYMENTS_DEDUPLICATED}'", "partition", "offset", "payment_id")
     return breaks(judged, "one", *at, amount=amount, rechecked=_NOT_THERE)

@@ -15,11 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason
-from spark.balances import seen
+from spark.balances import visible
 from spark.decisions.reference import decided
 from spark.history import whole
 from spark.night import Amount, Night, union, with_carried
-from spark.places import PLACE, Log, bound, home, reach, sourced, unstable
+from spark.places import PLACE, Log, bound, home, sourced, unstable, visible_up_to
 
 CHECK: Final = "cover"
 TERMS: Final = "account_terms"
@@ -166,10 +166,10 @@ def _terms(night: Night) -> DataFrame:
 
 def _states(night: Night) -> DataFrame:
     """Return the account states of this run that only visible account events can have led to."""
-    bounds = reach(night, LEDGER_POSTINGS, seen(night).postings if unstable(night, LEDGER_POSTINGS) else {})
+    bounds = visible_up_to(night, LEDGER_POSTINGS, visible(night).postings if unstable(night, LEDGER_POSTINGS) else {})
     states = night.new("account_states").where("not deleted").where(sourced(night))
-    visible = states.where(F.col("source_offset") <= bound(bounds))
-    return _rows(visible, **_OWN, account="account", act="'state'", closed="closed", overdraft="overdraft_minor")
+    followed = states.where(F.col("source_offset") <= bound(bounds))
+    return _rows(followed, **_OWN, account="account", act="'state'", closed="closed", overdraft="overdraft_minor")
 
 
 def _balances(night: Night) -> DataFrame:

@@ -5,9 +5,10 @@ it. An event and its requests are siblings in one transaction, and a cut may sho
 carried, as is one that is a break: a repair may write its requests.
 """
 
+from collections.abc import Callable
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
@@ -84,8 +85,7 @@ def findings(rows: DataFrame) -> DataFrame:
 
 def to_carry(rows: DataFrame) -> DataFrame:
     """Return the events that the next run judges again."""
-    kept = rows.where("state <> 'open'").drop(JUDGED).withColumn(JUDGED, F.expr("state = 'wrong'"))
-    return kept.select(*_COLUMNS)
+    return rows.where(F.col("state") != "open").withColumn(JUDGED, F.col("state") == "wrong").select(*_COLUMNS)
 
 
 def _events(night: Night, source: str) -> DataFrame:
@@ -120,10 +120,10 @@ def _requests(night: Night, source: str) -> DataFrame:
     return rows.groupBy("asked_at").agg(F.collect_list("one").alias("asked_now"))
 
 
-def _bounds(requests: DataFrame, of: str) -> dict[int, int]:
-    """Return the first or last source seen by partition: `of` is `min` or `max`."""
+def _bounds(requests: DataFrame, of: Callable[[Column], Column]) -> dict[int, int]:
+    """Return the first or last source seen by partition: `of` is `F.min` or `F.max`."""
     rows = requests.groupBy(F.expr(partition_of("asked_at")).alias("number")).agg(
-        F.expr(f"{of}({offset_of('asked_at')})").alias("bound")
+        of(F.expr(offset_of("asked_at"))).alias("bound")
     )
     return {row["number"]: row["bound"] for row in rows.collect()}
 
@@ -133,7 +133,7 @@ def _hidden(night: Night, requests: DataFrame) -> str:
     unstable = Log(night.manifest, EFFECTS_REQUESTS).unstable
     if not unstable:
         return "false"
-    last = _bounds(requests, "max")
+    last = _bounds(requests, F.max)
     above = f"{offset_of('at')} > {by_partition('partition', {number: last.get(number, -1) for number in unstable})}"
     return (
         f"(coalesce({above}, false) and not {JUDGED} and not {is_late(night, LEDGER_POSTINGS, 'partition', 'offset')})"
@@ -146,6 +146,6 @@ def _expired(night: Night, requests: DataFrame) -> str:
     begun = [number for number, offsets in ranges.items() if 0 < offsets.beginning >= offsets.start]
     if not begun:
         return "false"
-    first = _bounds(requests, "min")
+    first = _bounds(requests, F.min)
     ends = {number: first.get(number, 2**53) for number in begun}
     return f"coalesce({offset_of('at')} <= {by_partition('partition', ends)}, false)"

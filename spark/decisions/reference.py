@@ -112,7 +112,7 @@ def with_choices(
     # All versions of a key are long: a row that names one goes without them, where that makes no partition larger
     wanted = f"if(said and {prefix}_named is not null, null, {prefix}_key)" if broadcast else f"{prefix}_key"
     joined = (
-        rows.join(by_place, on=F.expr(f"{prefix}_named = joined_place"), how="left")
+        rows.join(by_place, on=F.col(f"{prefix}_named") == F.col("joined_place"), how="left")
         .drop("joined_place")
         .join(by_key, on=F.expr(f"{wanted} = joined_key"), how="left")
         .drop("joined_key")
@@ -196,7 +196,7 @@ def decided(
         hidden: whether it cannot be judged yet. Its kind is HIDDEN then.
     """
     wrong = finding(Kind.DECISION, check, "{said}", said=text)
-    unknown, unseen = (f"named_struct('kind', '{kind}', 'check', '{check}', 'detail', '')" for kind in (OPEN, HIDDEN))
-    one = f"case when {hidden} then {unseen} when {open_} then {unknown} else {wrong} end"
+    unknown, pending = (f"named_struct('kind', '{kind}', 'check', '{check}', 'detail', '')" for kind in (OPEN, HIDDEN))
+    one = f"case when {hidden} then {pending} when {open_} then {unknown} else {wrong} end"
     found = rows.selectExpr("*", f"{one} as finding")
     return breaks(found, "finding", *at, amount=amount, rechecked=rechecked)

@@ -173,7 +173,7 @@ def conflicts(night: Night) -> DataFrame:
 
     ingest compares with the identities that it remembers, so no earlier ones are read.
     """
-    letters = night.new("dead_letters").where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
+    letters = night.new("dead_letters").where(F.col("reason") == Reason.IDENTITY_CONFLICT.value)
     own = letters.selectExpr(
         "partition",
         "offset",
@@ -182,10 +182,13 @@ def conflicts(night: Night) -> DataFrame:
         "origin_offset as raw_offset",
     )
     raw = union([frame for frame, _ in with_carried(night, "payments_raw", "ingest_parents_payments_raw")])
-    said = raw.where("payment_id is not null").selectExpr(
-        f"{place('partition', 'offset')} as said_at", "payment_id", "debtor", f"{_content('payments_raw')} as said"
+    contents = raw.where("payment_id is not null").selectExpr(
+        f"{place('partition', 'offset')} as content_at",
+        "payment_id",
+        "debtor",
+        f"{_content('payments_raw')} as content",
     )
-    refused = own.join(said, on=own["raw_at"] == said["said_at"], how="inner")
+    refused = own.join(contents, on=own["raw_at"] == contents["content_at"], how="inner")
     ranges = night.manifest.topics[PAYMENTS_ACCEPTED]
     remembered = {number: (of, ranges[number].start) for number, of in identities_begin(night, "offset").items()}
     frames = [(table, frame) for table in ACCEPTED for frame in (night.new(table), night.history(table, remembered))]
@@ -202,7 +205,7 @@ def conflicts(night: Night) -> DataFrame:
         ]
     )
     same = (refused["debtor"] == before["of_debtor"]) & (refused["payment_id"] == before["of_id"])
-    earlier = "origin_partition = raw_partition and origin_offset < raw_offset and other <> said"
+    earlier = "origin_partition = raw_partition and origin_offset < raw_offset and other <> content"
     wrong = (
         refused.join(before, on=same, how="left")
         .groupBy("partition", "offset", "payment_id")
@@ -264,8 +267,8 @@ def check_reversals(night: Night) -> DataFrame:
         declined.join(wanted, on=same, how="left")
         .groupBy("partition", "offset", "payment_id", "reason", "reverses")
         .agg(
-            F.expr("max(if(original < offset, original, null)) as booked"),
-            F.expr("max(if(reversing < offset, reversing, null)) as reversed"),
+            F.max(F.when(F.col("original") < F.col("offset"), F.col("original"))).alias("booked"),
+            F.max(F.when(F.col("reversing") < F.col("offset"), F.col("reversing"))).alias("reversed"),
         )
         .selectExpr("*", f"{_REVERSAL_FAULT.format(window=window)} as fault")
     )
@@ -290,7 +293,7 @@ _RARE: Final = {"conflicts": conflicts, "reversals": check_reversals}
 
 def _rare(night: Night) -> set[str]:
     """Return which rare records this run has."""
-    letters = night.new("dead_letters").where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
+    letters = night.new("dead_letters").where(F.col("reason") == Reason.IDENTITY_CONFLICT.value)
     declines = night.new("declines").where("reversal")
-    rows = union([letters.selectExpr("'conflicts' as name"), declines.selectExpr("'reversals' as name")])
+    rows = union([letters.select(F.lit("conflicts").alias("name")), declines.select(F.lit("reversals").alias("name"))])
     return {row["name"] for row in rows.distinct().collect()}

@@ -221,7 +221,7 @@ OF_DECISIONS: Final[Table] = {
     "decisions-conflict-of-equals": Mutant(
         "accepts a conflict of two records that say the same",
         "decisions/refusals.py",
-        " and other <> said",
+        " and other <> content",
         "",
         f"{_DECISIONS}::test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else",
     ),
@@ -266,8 +266,8 @@ OF_EFFECTS: Final[Table] = {
     "effects-origin": Mutant(
         "accepts a request of another origin",
         "checks/effects.py",
-        '_RIGHT = f"""p_origin <=> c_origin and',
-        '_RIGHT = f"""true and',
+        '_MATCHES = f"""p_origin <=> c_origin and',
+        '_MATCHES = f"""true and',
         f"{_EFFECTS}::test_requests_that_report_an_event_falsely[receipt_of_another_origin]",
     ),
     "effects-asked-before": Mutant(
@@ -294,8 +294,8 @@ OF_EFFECTS: Final[Table] = {
     "effects-untaken-for-ever": Mutant(
         "lets a request wait for the outbox for ever",
         "checks/outcomes.py",
-        "state = '{UNTAKEN}' and not {_late(night)}",
-        "state = '{UNTAKEN}'",
+        "state = '{PENDING}' and not {_late(night)}",
+        "state = '{PENDING}'",
         f"{_EFFECTS}::test_a_request_that_was_not_consumed_waits_until_it_is_late",
     ),
     "effects-waits-for-ever": Mutant(
@@ -308,7 +308,7 @@ OF_EFFECTS: Final[Table] = {
     "effects-no-result": Mutant(
         "accepts an effect without a result",
         "checks/outcomes.py",
-        "else '{UNSEEN}' end",
+        "else '{MISSING}' end",
         "else '{DECIDED}' end",
         f"{_EFFECTS}::test_wrong_outcomes[result_missing]",
     ),

@@ -42,18 +42,18 @@ OF_LINKS: Final[Table] = {
         'f"p_{name} = c_{name}" for',
         f"{_LINKS}::test_an_absent_field_differs_from_any_value",
     ),
-    "links-silent-parents": Mutant(
+    "links-missing-is-optional": Mutant(
         "reports no parent without a child",
         "links.py",
-        "when c_at is null then '{UNSEEN}'",
-        "when c_at is null then '{SILENT}'",
+        "when c_at is null then '{MISSING}'",
+        "when c_at is null then '{OPTIONAL}'",
         f"{_LINKS}::test_parents_without_a_child",
     ),
     "links-late-waits": Mutant(
         "swaps late parents and those that wait",
         "links.py",
-        "'{LATE}', '{WAITS}')",
-        "'{WAITS}', '{LATE}')",
+        "'{LATE}', '{PENDING}')",
+        "'{PENDING}', '{LATE}')",
         f"{_LINKS}::test_what_is_in_flight_for_too_many_cuts_is_a_break",
     ),
     "links-end-of-the-cut": Mutant(
@@ -150,14 +150,14 @@ OF_LINKS: Final[Table] = {
     "links-missing-not-carried": Mutant(
         "forgets parents without a child",
         "settling.py",
-        "('{WAITS}', '{LATE}', '{UNSEEN}') or",
-        "('{WAITS}', '{LATE}') or",
+        "rows(PENDING, LATE, MISSING, OPTIONAL, ",
+        "rows(PENDING, LATE, OPTIONAL, ",
         f"{_LINKS}::test_a_missing_child_is_a_break_until_it_comes",
     ),
     "links-missing-not-judged": Mutant(
         "forgets that a parent was a break already",
         "settling.py",
-        "(state in ('{LATE}', '{UNSEEN}') and not {hidden})",
+        "(state in ('{LATE}', '{MISSING}') and not {hidden})",
         "false",
         f"{_LINKS}::test_a_missing_child_is_a_break_until_it_comes",
     ),

@@ -70,7 +70,7 @@ OF_INTAKE: Final[Table] = {
     "intake-repeat-of-other-content": Mutant(
         "accepts a repeat whose first payment says something else",
         "checks/repeats.py",
-        " and first_said <=> raw_said",
+        " and first_content <=> raw_content",
         "",
         f"{_INTAKE}::test_deduplicated_records_that_are_not_repeats",
     ),
@@ -230,8 +230,8 @@ OF_LEDGER: Final[Table] = {
     "ledger-later-terms": Mutant(
         "judges an account event by the terms after it",
         "checks/ledger.py",
-        'wanted["source_offset"] < silent',
-        'wanted["source_offset"] > silent',
+        'wanted["source_offset"] < childless',
+        'wanted["source_offset"] > childless',
         f"{_LEDGER}::test_account_events_are_posted_where_they_change_a_state",
     ),
     "ledger-terms-not-carried": Mutant(
@@ -255,11 +255,11 @@ OF_LEDGER: Final[Table] = {
         "",
         f"{_LEDGER}::test_a_credit_leg_is_not_declined",
     ),
-    "ledger-silent-closing": Mutant(
+    "ledger-closing-posted": Mutant(
         "expects a posting of each closing",
         "checks/ledger.py",
-        'silent=("opening", "closing")',
-        'silent=("opening",)',
+        'optional=("opening", "closing")',
+        'optional=("opening",)',
         f"{_LEDGER}::test_account_events_are_posted_where_they_change_a_state",
     ),
     "ledger-sign-of-an-entry": Mutant(

@@ -122,7 +122,7 @@ OF_SUMS: Final[Table] = {
     "balances-strays": Mutant(
         "accepts a state whose source cannot exist",
         "balances.py",
-        "[strays(night)] if found.strays else []",
+        "[strays(night)] if shown.strays else []",
         "[]",
         f"{_TESTS}::test_each_error_is_named",
     ),
