@@ -197,15 +197,17 @@ local trust = redis.call(
 )
 local former = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id', 'incarnation')
 redis.call('DEL', KEYS[3]) -- an owner of a former version learns of it before its next call
-if trust[1] == run_id and trust[2] == replication_id and not trust[5] and now >= trust[4] - {CLOCK_JUMP_MS} then
+local wrong_clock = trust[5] or trust[4] and now < trust[4] - {CLOCK_JUMP_MS}
+if trust[1] == run_id and trust[2] == replication_id and not wrong_clock then
   redis.call('HSET', KEYS[1], 'token', token)
   reply[3] = trust[3]
   reply[4] = (trust[6] ~= ARGV[7] or tonumber(trust[7]) < tonumber(ARGV[8])) and 'outdated' or ''
-  return reply
+else
+  -- Ends the rebuild of a predecessor that does not know yet that it is one. (While there is trust, there is none.)
+  redis.call('SET', KEYS[2], token .. '||', 'PX', ARGV[6])
 end
--- Ends the rebuild of a predecessor that does not know yet that it is one. (While there is trust, there is none.)
-redis.call('SET', KEYS[2], token .. '||', 'PX', ARGV[6])
-if not trust[1] and former[1] == run_id and former[2] == replication_id then
+-- Entering deletes the former trust. So one that is there was made since, by an owner of the former version
+if former[1] == run_id and former[2] == replication_id and not wrong_clock then
   reply[3], reply[4] = former[3], 'outdated'
 end
 return reply

@@ -417,6 +417,28 @@ async def test_an_owner_of_the_former_layout_is_stopped_before_its_next_call(cli
     assert await client.exists(FORMER + "trust") == 0, "its next script would still find its trust"
 
 
+async def test_the_version_that_entered_last_is_the_one_that_is_trusted(client: Redis) -> None:
+    """After a way back and another upgrade, both layouts are there, and Kafka names the former one's incarnation."""
+    before = await entered(owner(client, 1))
+    await claim_one(before, 1)
+    await write_former(client, {2: former_claim("b")})
+    claims = owner(client, 2)
+    assert await claims.enter() == "former"
+    assert claims.outdated
+    with pytest.raises(FencedError):
+        await before.check()
+    await claims.rebuild([])
+    assert (await claim_one(claims, 1)).status is Status.HELD
+    assert (await claim_one(claims, 2)).status is Status.HELD
+
+
+async def test_a_former_trust_is_none_where_the_clock_jumped(client: Redis) -> None:
+    await entered(owner(client, 1))
+    await client.hset(TRUST_KEY, "jumped", "1")
+    await write_former(client, {})
+    assert await owner(client, 2).enter() is None
+
+
 async def test_a_former_trust_of_another_server_is_none(client: Redis) -> None:
     await write_former(client, {1: former_claim("b")})
     await client.hset(FORMER + "trust", "run_id", "0" * 40)
