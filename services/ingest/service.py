@@ -4,8 +4,20 @@ from services.ingest.domain import Novelty, first_offset, novelty, remember
 from shared.eos.records import Output, Record
 from shared.eos.window import Window
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
+from shared.events.clients import decode_submitted_by
 from shared.events.dead_letters import Reason
-from shared.events.headers import DETAIL, ORIGIN, ORIGIN_TIME, REASON, SERVICE, SOURCE, Coordinates, Headers, header
+from shared.events.headers import (
+    DETAIL,
+    ORIGIN,
+    ORIGIN_TIME,
+    REASON,
+    SERVICE,
+    SOURCE,
+    SUBMITTED_BY,
+    Coordinates,
+    Headers,
+    header,
+)
 from shared.events.identity import content_digest, identity_digest
 from shared.events.partitions import partition_for
 from shared.events.payments import Instruction, Repeat, encode_accepted, encode_repeat
@@ -88,7 +100,9 @@ class IngestHandler:
                     "send another payment under a payment_id of its own",
                 )
         self._window.put(identity, remember(content, record.offset))
-        return self._output(PAYMENTS_ACCEPTED, record, instruction, encode_accepted(instruction, record.timestamp_ms))
+        submitted_by = decode_submitted_by(header(record.headers, SUBMITTED_BY))
+        value = encode_accepted(instruction, record.timestamp_ms, submitted_by)
+        return self._output(PAYMENTS_ACCEPTED, record, instruction, value)
 
     def _output(self, topic: str, record: Record, instruction: Instruction, value: bytes) -> Output:
         return Output(topic, self._partition, instruction.debtor.encode(), value, self._origin(record))

@@ -22,5 +22,25 @@ class Installation(msgspec.Struct, frozen=True):
     made_at_ms: int  # milliseconds since 1970 UTC
 
 
+OWNERSHIP_KEY: Final = b"ownership"
+"""Key of the record that says from where on ownership is enforced; of several such records, the first counts."""
+
+
+class Ownership(msgspec.Struct, frozen=True):
+    """From which offset on a record of payments.raw needs a client. Earlier ones belong to clients.OPERATOR.
+
+    Attributes:
+        raw_from: an offset for each partition of payments.raw: its end when ownership came into force, 0 in a new
+            installation.
+        made_at_ms: milliseconds since 1970 UTC.
+    """
+
+    raw_from: tuple[int, ...]
+    made_at_ms: int
+
+
+encode_ownership = msgspec.json.Encoder().encode
+decode_ownership = decoder(Ownership)
+
 encode_installation = msgspec.json.Encoder().encode
 decode_installation = decoder(Installation)

@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from shared.events.clients import SubmittedBy
 from shared.events.codec import NO_EXTRA, Extra, decoder, split
 
 SCHEMA_VERSION = 2
@@ -83,7 +84,35 @@ class Reversal(
     reference: Reference = ""
 
 
-Instruction = Payment | Reversal
+class AccountOpening(
+    msgspec.Struct,
+    frozen=True,
+    tag="account_opening",
+    tag_field="type",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+):
+    """An instruction to open an account for the client that sends it, or to give its account new terms.
+
+    Attributes:
+        payment_id: of this command, unique per account among payments, reversals and openings; the identity of all
+            three is (debtor, payment_id).
+        debtor: the account, never a house account.
+        overdraft_minor: how far below zero each currency may go, in minor units; None is unlimited. Anything but 0
+            needs the scope `house`.
+        expected_version: of the account; the ledger declines the command if it has another one. None is any.
+        owner: a client; None for the one that sends it. Another one needs the scope `house`.
+    """
+
+    payment_id: PaymentId
+    debtor: str
+    overdraft_minor: Annotated[int, Meta(ge=0, le=MAX_AMOUNT_MINOR)] | None = 0
+    expected_version: Annotated[int, Meta(ge=0)] | None = None
+    owner: str | None = None
+    schema_version: int = msgspec.field(default=0)
+
+
+Instruction = Payment | Reversal | AccountOpening
 
 encode_instruction = msgspec.json.Encoder().encode
 
@@ -104,33 +133,54 @@ class AcceptedPayment(Payment, frozen=True, tag="payment", omit_defaults=True):
 
     Attributes:
         received_at_ms: timestamp of the payment's raw record; None if it is unknown, as in records of former versions.
+        submitted_by: who sent it, from the raw record's header; None if the header is missing or malformed.
     """
 
     received_at_ms: TimeMs | None = None
+    submitted_by: SubmittedBy | None = None
 
 
 class AcceptedReversal(Reversal, frozen=True, tag="reversal", omit_defaults=True):
     """A record of payments.accepted: a reversal, and when it was received, as in AcceptedPayment."""
 
     received_at_ms: TimeMs | None = None
+    submitted_by: SubmittedBy | None = None
 
 
-Accepted = AcceptedPayment | AcceptedReversal
+class AcceptedOpening(AccountOpening, frozen=True, tag="account_opening", omit_defaults=True):
+    """A record of payments.accepted: an account's opening, as in AcceptedPayment."""
+
+    received_at_ms: TimeMs | None = None
+    submitted_by: SubmittedBy | None = None
+
+
+Accepted = AcceptedPayment | AcceptedReversal | AcceptedOpening
 
 _decode_known: Callable[[bytes], Accepted] = decoder(Accepted)
-_KNOWN = {"type", *AcceptedPayment.__struct_fields__, *AcceptedReversal.__struct_fields__}
+_KNOWN = {
+    "type",
+    *AcceptedPayment.__struct_fields__,
+    *AcceptedReversal.__struct_fields__,
+    *AcceptedOpening.__struct_fields__,
+}
 
 
-def encode_accepted(instruction: Instruction, received_at_ms: int) -> bytes:
+def encode_accepted(instruction: Instruction, received_at_ms: int, submitted_by: SubmittedBy | None) -> bytes:
     """Encode a record of payments.accepted.
 
     Args:
         received_at_ms: timestamp of the raw record, which its producer sets; left out unless it is a TimeMs.
+        submitted_by: left out if None.
     """
     value = encode_instruction(instruction)
-    if not 0 <= received_at_ms < _TIME_END_MS:
-        return value
-    return b'%b,"received_at_ms":%d}' % (value[:-1], received_at_ms)
+    if 0 <= received_at_ms < _TIME_END_MS:
+        value = b'%b,"received_at_ms":%d}' % (value[:-1], received_at_ms)
+    return value if submitted_by is None else b'%b,"submitted_by":%b}' % (value[:-1], _encoded(submitted_by))
+
+
+@lru_cache(maxsize=4096)
+def _encoded(submitted_by: SubmittedBy) -> bytes:
+    return msgspec.json.encode(submitted_by)
 
 
 def decode_accepted(value: bytes) -> tuple[Accepted, Extra]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from shared.events.clients import OWNER_UNNAMED, SubmittedBy
 from shared.events.codec import decoder
 from shared.events.transfers import AccountClosed, AccountOpened
 
@@ -53,17 +54,20 @@ class Posting(msgspec.Struct, frozen=True, tag="posting", tag_field="type", omit
     rate: str | None = None
     reference: str = ""
     notified_by: NotifiedBy | None = None  # None in records of former versions, and for house accounts
+    submitted_by: SubmittedBy | None = None  # on the debit leg, as in Transfer
 
 
 class Decline(msgspec.Struct, frozen=True, tag="decline", tag_field="type", omit_defaults=True):
-    """A declined payment or reversal; `reason` is a DeclineReason."""
+    """A declined payment, reversal or opening of an account; `reason` is a DeclineReason."""
 
     payment_id: str
     debtor: str
     reason: str
     value_date: str
     reversal: bool = False
+    opening: bool = False  # whether it was a command to open the account `debtor`
     notified_by: NotifiedBy | None = None  # as in Posting
+    submitted_by: SubmittedBy | None = None  # likewise
 
 
 LedgerEvent = Posting | Decline | AccountOpened | AccountClosed
@@ -79,7 +83,21 @@ class Account(msgspec.Struct, omit_defaults=True, gc=False):  # holds no cycle; 
     balances: dict[str, int] = {}  # minor units by currency
     overdraft_minor: int | None = 0  # how far below zero each currency may go; None is unlimited
     closed: bool = False  # takes no more debits; credits go to suspense
+    owner: str = OWNER_UNNAMED  # the client whose keys may debit it
+    version: int = 0  # how often its terms or owner changed
 
+
+class AccountTerms(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A record of ledger.accounts under the account's name: its owner and terms after its latest event."""
+
+    owner: str
+    version: int
+    overdraft_minor: int | None = 0  # as in Account
+    closed: bool = False
+
+
+encode_terms = msgspec.json.Encoder().encode
+decode_terms = decoder(AccountTerms)
 
 ACCOUNT_PREFIX = b"account/"
 encode_account = msgspec.json.Encoder().encode
