@@ -1,11 +1,11 @@
-"""Further histories of the services. They take ten minutes: a module of their own, for a process of their own."""
+"""Further histories of the services. They take some minutes: a module of their own, for a process of their own."""
 
 import pytest
 
 from tests.simulation.test_histories import SEEDS, assert_all_pass, simulate
 from tests.tiers import full
 
-FURTHER = 380
+FURTHER = 120
 
 
 @full
