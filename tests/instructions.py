@@ -1,11 +1,11 @@
-"""Hypothesis strategies for payments and reversals as senders write them. Holds no expectations."""
+"""Hypothesis strategies for instructions as senders write them. Holds no expectations."""
 
 from datetime import date
 
 from hypothesis import strategies as st
 
 from shared.events.fields import HOUSE_ACCOUNTS
-from shared.events.payments import MAX_AMOUNT_MINOR, SCHEMA_VERSION, Instruction, Payment, Reversal
+from shared.events.payments import MAX_AMOUNT_MINOR, SCHEMA_VERSION, AccountOpening, Instruction, Payment, Reversal
 from shared.events.reference import MINOR_DIGITS
 
 client_accounts = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
@@ -40,6 +40,18 @@ reversals = st.builds(
     schema_version=st.just(SCHEMA_VERSION),
     value_date=st.none() | dates,
     reference=references,
+)
+
+counts = st.none() | st.integers(0, MAX_AMOUNT_MINOR)
+
+openings = st.builds(
+    AccountOpening,
+    payment_id=payment_ids,
+    debtor=client_accounts,
+    overdraft_minor=counts,
+    expected_version=counts,
+    owner=st.none() | client_accounts,  # a client is named as an account is
+    schema_version=st.just(SCHEMA_VERSION),
 )
 
 instructions: st.SearchStrategy[Instruction] = payments | reversals

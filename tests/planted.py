@@ -177,7 +177,9 @@ def altered_on_acceptance(world: Clean) -> None:
 def altered_day_of_receipt(world: Clean) -> None:
     """A day later than the raw record's."""
     raw = world.at(world.paid.raw)
-    world.change(world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + DAY_MS))
+    world.change(
+        world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + DAY_MS, None)
+    )
 
 
 def altered_dead_letter(world: Clean) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from shared.events.payments import MAX_AMOUNT_MINOR, Payment, Reversal
+from shared.events.clients import OWNER_UNNAMED, SubmittedBy
+from shared.events.payments import MAX_AMOUNT_MINOR, AcceptedOpening, AcceptedReversal, Payment
 from shared.events.reference import MINOR_DIGITS, Fee, Rate
-from shared.events.transfers import DeclineReason, PricedBy, Transfer, TransferReversal
+from shared.events.transfers import AccountOpened, DeclineReason, PricedBy, Transfer, TransferReversal
 
 _BY_NONE = PricedBy(None, None)
 
@@ -56,7 +57,9 @@ def convert_minor(amount_minor: int, rate: str, currency: str, credit_currency: 
     return divide_half_even(amount_minor * numerator, denominator)
 
 
-def price(payment: Payment, reference: ReferenceData, received_on: str) -> Transfer:
+def price(
+    payment: Payment, reference: ReferenceData, received_on: str, submitted_by: SubmittedBy | None = None
+) -> Transfer:
     """Price a payment: fee, conversion, value date. One that cannot be priced is a decline for the ledger to book.
 
     `received_on` is the UTC date of its record, YYYY-MM-DD, for payments without a value date.
@@ -91,6 +94,7 @@ def price(payment: Payment, reference: ReferenceData, received_on: str) -> Trans
         payment.reference,
         decline,
         _BY_NONE if fee_place is rate_place is None else PricedBy(fee_place, rate_place),
+        submitted_by,
     )
 
 
@@ -107,8 +111,32 @@ def _convert(
     return credit_minor, None
 
 
-def price_reversal(reversal: Reversal, received_on: str) -> TransferReversal:
+def price_reversal(reversal: AcceptedReversal, received_on: str) -> TransferReversal:
     """Pass a reversal on. It has no price: the ledger negates what it booked."""
     return TransferReversal(
-        reversal.payment_id, reversal.debtor, reversal.reverses, reversal.value_date or received_on, reversal.reference
+        reversal.payment_id,
+        reversal.debtor,
+        reversal.reverses,
+        reversal.value_date or received_on,
+        reversal.reference,
+        reversal.submitted_by,
+    )
+
+
+def opened(opening: AcceptedOpening, received_on: str) -> AccountOpened:
+    """Return the opening of an account for the ledger to decide. Without an owner, it is for the client that sent it.
+
+    Without a client either, the ledger declines it.
+    """
+    submitted_by = opening.submitted_by
+    client = OWNER_UNNAMED if submitted_by is None else submitted_by.client
+    return AccountOpened(
+        opening.debtor,
+        opening.overdraft_minor,
+        opening.owner or client,
+        0,
+        opening.payment_id,
+        opening.expected_version,
+        received_on,
+        submitted_by,
     )

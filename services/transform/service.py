@@ -4,15 +4,15 @@ Its only state is its position. Fees and rates come from the reference topics, a
 Fields that a later version of ingest adds are passed on.
 """
 
-from services.transform.domain import ReferenceData, price, price_reversal
+from services.transform.domain import ReferenceData, opened, price, price_reversal
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.codec import InternalInputError, with_extra
 from shared.events.headers import lineage
 from shared.events.partitions import partition_for
-from shared.events.payments import Payment, decode_accepted, received_on
-from shared.events.transfers import Transfer, TransferReversal, encode_transfer
+from shared.events.payments import AcceptedPayment, AcceptedReversal, decode_accepted, received_on
+from shared.events.transfers import AccountOpened, Transfer, TransferReversal, encode_transfer
 
 
 class TransformHandler:
@@ -34,7 +34,10 @@ class TransformHandler:
         return self._store
 
     def process(self, record: Record) -> list[Output]:
-        """Price an accepted payment, or pass a reversal on; raise InternalInputError for another schema."""
+        """Price an accepted payment, or pass on a reversal or the opening of an account.
+
+        Raises InternalInputError for another schema.
+        """
         source = self._coordinates + b"%d" % record.offset
         headers = lineage(record.headers, source)
         if record.value is None or headers is None:
@@ -48,10 +51,14 @@ class TransformHandler:
         if home != self._partition:
             raise InternalInputError(f"{source.decode()} belongs on partition {home}")
         day = received_on(instruction, record.timestamp_ms)
-        if isinstance(instruction, Payment):
-            ordered: Transfer | TransferReversal = price(instruction, self._reference, day)
-        else:
+        if isinstance(instruction, AcceptedPayment):
+            ordered: Transfer | TransferReversal | AccountOpened = price(
+                instruction, self._reference, day, instruction.submitted_by
+            )
+        elif isinstance(instruction, AcceptedReversal):
             ordered = price_reversal(instruction, day)
+        else:
+            ordered = opened(instruction, day)
         value = encode_transfer(ordered)
         if extra:
             value = with_extra(value, extra, ordered.__struct_fields__)

@@ -31,7 +31,7 @@ class Scope(StrEnum):
     HOUSE = "house"  # debit house accounts, and open accounts with an overdraft or for another client
 
 
-class SubmittedBy(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+class SubmittedBy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Who submitted a payment, in JSON [client, key_id, house].
 
     Attributes:

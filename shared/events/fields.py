@@ -1,6 +1,7 @@
 """The rules for each field of a payment, by schema version, and the messages for violations. Pure.
 
-This is the slow and exact half of validation, for reversals and for records that are refused or of an older version.
+This is the slow and exact half of validation, for reversals, for openings of accounts, and for records that are refused
+or of an older version.
 """
 
 import re
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache, lru_cache, partial
 
+from shared.events.clients import is_client
 from shared.events.dead_letters import Reason
 from shared.events.partitions import SHARD_PATTERN, shards_text
 from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, MAX_REFERENCE_CHARS
@@ -21,6 +23,7 @@ HOUSE_ACCOUNTS = ("cash", "clearing", "interest", "fees", "insurance", "loans", 
 """House accounts that a payment may name, as `<name>@<partition>`; the others belong to the ledger alone."""
 
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CLIENT_ACCOUNT_TEXT = "1 to 64 letters, digits, '.', '_' or '-'"
 _ACCOUNT = re.compile(rf"{_CLIENT.pattern}|(?:{'|'.join(HOUSE_ACCOUNTS)})@({SHARD_PATTERN})")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP_MAX_CHARS = 40
@@ -39,10 +42,7 @@ def is_account(text: str, partitions: int) -> bool:
 
 def account_text(partitions: int) -> str:
     """Describe the accounts that a payment may name, for messages and documents."""
-    return (
-        "1 to 64 letters, digits, '.', '_' or '-', or a house account: "
-        f"{', '.join(HOUSE_ACCOUNTS)} with {shards_text(partitions)}"
-    )
+    return f"{_CLIENT_ACCOUNT_TEXT}, or a house account: {', '.join(HOUSE_ACCOUNTS)} with {shards_text(partitions)}"
 
 
 @lru_cache(maxsize=4096)
@@ -78,6 +78,26 @@ def _account(partitions: int, name: str, value: object) -> Fault | None:
     if is_account(value, partitions):
         return None
     return Reason.ACCOUNT_INVALID, f"{name} is {shown(value)}: send {account_text(partitions)}"
+
+
+def _client_account(name: str, value: object) -> Fault | None:
+    if not isinstance(value, str):
+        return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send the account as a string"
+    if is_client_account(value):
+        return None
+    return Reason.ACCOUNT_INVALID, f"{name} is {shown(value)}: send {_CLIENT_ACCOUNT_TEXT}, not a house account"
+
+
+def _owner_or_null(name: str, value: object) -> Fault | None:
+    if value is None or (isinstance(value, str) and is_client(value)):
+        return None
+    return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send the name of a client, {_CLIENT_ACCOUNT_TEXT}"
+
+
+def _count_or_null(name: str, value: object) -> Fault | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_AMOUNT_MINOR):
+        return None
+    return Reason.FIELD_INVALID, f"{name} is {shown(value)}: send an integer from 0 to {MAX_AMOUNT_MINOR}, or null"
 
 
 def _amount(name: str, value: object) -> Fault | None:
@@ -209,5 +229,10 @@ def shapes(partitions: int) -> Mapping[tuple[int, str], Shape]:
                 "reverses": _payment_id,
             },
             {"value_date": _date_or_null, "reference": _reference},
+        ),
+        (2, "account_opening"): Shape(
+            "account_opening",
+            {"schema_version": _given, "type": _given, "payment_id": _payment_id, "debtor": _client_account},
+            {"overdraft_minor": _count_or_null, "expected_version": _count_or_null, "owner": _owner_or_null},
         ),
     }

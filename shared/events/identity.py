@@ -1,4 +1,4 @@
-"""Digests of a payment: one of its identity, one of its content. Pure.
+"""Digests of an instruction: one of its identity, one of its content. Pure.
 
 Both are BLAKE2b-128 (RFC 7693) over an encoding in which no two different inputs look alike. They are stored
 in changelogs, so their bytes never change; golden tests ensure that.
@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from shared.events.payments import Instruction, Payment
+from shared.events.payments import Instruction, Payment, Reversal
 
 DIGEST_BYTES = 16
 
@@ -37,6 +37,9 @@ def content_digest(instruction: Instruction) -> bytes:
             instruction.value_date,
             instruction.reference,
         )
-    else:
+    elif isinstance(instruction, Reversal):
         fields = ("reversal", instruction.reverses, instruction.value_date, instruction.reference)
+    else:
+        terms = instruction.overdraft_minor, instruction.expected_version, instruction.owner
+        fields = ("account_opening", *terms)
     return blake2b(_encode(fields), digest_size=DIGEST_BYTES).digest()

@@ -1,4 +1,6 @@
-"""Payments and reversals as they come in and as they are accepted: version 2, and the upcast of older versions. Pure.
+"""Payments, reversals and openings of accounts, as they come in and as they are accepted. Pure.
+
+The schema version is 2; older versions are upcast.
 
 `validation` reports what is wrong with a record. The bounds are part of the types here, so that one strict decode
 checks them and the published schema shows them. The upcast has one function for each version step, from dict to dict.
@@ -107,7 +109,7 @@ class AccountOpening(
     payment_id: PaymentId
     debtor: str
     overdraft_minor: Annotated[int, Meta(ge=0, le=MAX_AMOUNT_MINOR)] | None = 0
-    expected_version: Annotated[int, Meta(ge=0)] | None = None
+    expected_version: Annotated[int, Meta(ge=0, le=MAX_AMOUNT_MINOR)] | None = None
     owner: str | None = None
     schema_version: int = msgspec.field(default=0)
 

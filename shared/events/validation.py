@@ -1,4 +1,4 @@
-"""The one validator of payments, used by the gateway and by ingest, so that both decide alike. Pure.
+"""The one validator of instructions, used by the gateway and by ingest, so that both decide alike. Pure.
 
 A payment of the current version takes one strict decode and a few checks. Any other record takes the slow path, which
 finds the reason, or converts an older version to the current one.
@@ -116,7 +116,9 @@ def _type(fields: Fields, version: int, known: Container[tuple[int, str]]) -> st
     if version < SCHEMA_VERSION:
         return "payment"
     if not isinstance(kind, str) or (version, kind) not in known:
-        raise InvalidPaymentError(Reason.TYPE_UNKNOWN, f"type is {shown(kind)}: send payment or reversal")
+        raise InvalidPaymentError(
+            Reason.TYPE_UNKNOWN, f"type is {shown(kind)}: send payment, reversal or account_opening"
+        )
     return kind
 
 

@@ -20,6 +20,7 @@ from services.outbox.marks import decode_mark, encode_mark
 from services.outbox.sinks.file import _effect_id
 from shared.eos.progress import decode_next_offset
 from shared.events import effects, operations, postings, reference, transfers
+from shared.events.clients import OPERATOR
 from shared.events.dead_letters import Reason
 from shared.events.headers import ORIGIN_TIME, Coordinates, origin_time_ms
 from shared.events.payments import decode_accepted, encode_accepted, encode_instruction
@@ -88,7 +89,7 @@ def _payment(data: bytes) -> None:
         _expect(error.detail.isascii() and len(error.detail) < 1000, error.detail)
         return
     assert key == instruction.debtor.encode()
-    accepted, extra = decode_accepted(encode_accepted(instruction, 1))
+    accepted, extra = decode_accepted(encode_accepted(instruction, 1, OPERATOR))
     same = type(instruction)(*(getattr(accepted, name) for name in instruction.__struct_fields__))
     assert (same, extra) == (instruction, {})
 

@@ -50,7 +50,7 @@ def time_of_receipt_altered(world: Volume) -> Iterator[Found]:
     """The payment has a value date of its own, so nothing follows from it."""
     paid = world.take("charged")
     raw = world.at(paid.raw)
-    world.change(paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1))
+    world.change(paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1, None))
     yield found(Kind.AMOUNT, paid.accepted, world)
 
 

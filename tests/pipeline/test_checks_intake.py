@@ -120,7 +120,7 @@ def test_a_repeat_waits_while_its_first_may_be_above_the_cut(spark: SparkSession
 def test_the_time_of_receipt_is_that_of_the_raw_record(spark: SparkSession) -> None:
     world = Clean()
     raw = world.at(world.paid.raw)
-    world.change(world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1))
+    world.change(world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1, None))
     assert found(intake.check_ingest(night(spark, world))) == [("amount", OUTCOMES, str(world.paid.accepted))]
 
 

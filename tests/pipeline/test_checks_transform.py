@@ -120,7 +120,7 @@ def test_a_missing_value_date_is_the_day_of_receipt(spark: SparkSession) -> None
     for trail, value_date in ((right, "2026-01-04"), (wrong, "2026-01-05")):
         accepted = world.at(trail.accepted)
         payment = msgspec.structs.replace(decode_instruction(accepted.value or b""), value_date=None)
-        world.change(trail.accepted, encode_accepted(payment, accepted.timestamp_ms - DAY_MS))
+        world.change(trail.accepted, encode_accepted(payment, accepted.timestamp_ms - DAY_MS, None))
         _change(world, trail.transfer, value_date=value_date)
     assert found(intake.check_transform(night(spark, world))) == [("amount", CHECK, str(wrong.transfer))]
     assert {one.where for one in world.audit().violations if one.kind == Kind.ALTERED_TRANSFER} == {str(wrong.transfer)}

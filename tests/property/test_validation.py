@@ -10,9 +10,12 @@ from shared.events.dead_letters import Reason
 from shared.events.identity import content_digest, identity_digest
 from shared.events.payments import Instruction, Payment, encode_instruction
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
-from tests.instructions import accounts, instructions, json_values, payment_ids, payments
+from tests import instructions as strategies
+from tests.instructions import accounts, json_values, openings, payment_ids, payments
 from tests.partitions import PARTITIONS, partition_for
 from tests.payments import decode_instruction
+
+instructions = strategies.instructions | openings
 
 FIELDS = [
     "schema_version",
@@ -30,6 +33,9 @@ FIELDS = [
     "account_to",
     "occurred_at",
     "memo",
+    "overdraft_minor",
+    "expected_version",
+    "owner",
     "other",
 ]
 
@@ -74,7 +80,7 @@ def test_damaged_payments_are_decided_alike_on_both_paths(
 @given(
     instructions,
     st.sampled_from(FIELDS),
-    json_values | accounts | st.sampled_from([1, 2, "payment", "reversal"]),
+    json_values | accounts | st.sampled_from([1, 2, "payment", "reversal", "account_opening"]),
 )
 def test_a_strange_field_is_decided_alike_on_both_paths(instruction: Instruction, name: str, strange: object) -> None:
     fields = msgspec.json.decode(encode_instruction(instruction)) | {name: strange}

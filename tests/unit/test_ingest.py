@@ -8,8 +8,9 @@ import pytest
 from services.ingest.service import IngestHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
-from shared.events.headers import header
-from shared.events.payments import AcceptedPayment, AcceptedReversal, Repeat, decode_accepted
+from shared.events.clients import OPERATOR, SubmittedBy
+from shared.events.headers import SUBMITTED_BY, header
+from shared.events.payments import AcceptedOpening, AcceptedPayment, AcceptedReversal, Repeat, decode_accepted
 from tests.partitions import PARTITIONS, partition_for
 
 DEBTOR = "2378"
@@ -29,6 +30,13 @@ REVERSAL = {
     "payment_id": "171812",
     "debtor": DEBTOR,
     "reverses": "171811",
+}
+OPENING = {
+    "schema_version": 2,
+    "type": "account_opening",
+    "payment_id": "o-1",
+    "debtor": DEBTOR,
+    "overdraft_minor": 500,
 }
 
 
@@ -88,6 +96,50 @@ def test_a_reversal_is_accepted(handler: IngestHandler) -> None:
         AcceptedReversal("171812", DEBTOR, "171811", 2, received_at_ms=TIME_MS),
         {},
     )
+
+
+def test_an_opening_is_accepted_once(handler: IngestHandler) -> None:
+    opening = msgspec.json.encode(OPENING)
+    output = process(handler, 7, opening)
+    assert output.value is not None
+    assert decode_accepted(output.value) == (AcceptedOpening("o-1", DEBTOR, 500, None, None, 2, TIME_MS), {})
+    assert process(handler, 8, opening).topic == PAYMENTS_DEDUPLICATED
+    assert reason(process(handler, 9, msgspec.json.encode(OPENING | {"overdraft_minor": 1}))) == b"identity_conflict"
+    assert reason(process(handler, 10, payment(payment_id="o-1"))) == b"identity_conflict"
+
+
+@pytest.mark.parametrize("value", [payment(), msgspec.json.encode(REVERSAL), msgspec.json.encode(OPENING)])
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ((b"alpha:0123456789abcdef",), SubmittedBy("alpha", "0123456789abcdef")),
+        ((b"alpha:0123456789abcdef:house",), SubmittedBy("alpha", "0123456789abcdef", house=True)),
+        ((b"operator::house",), OPERATOR),
+        ((b"alpha:0123456789abcdef", b"operator::house"), SubmittedBy("alpha", "0123456789abcdef")),
+        ((), None),
+        ((b"",), None),
+        ((b"alpha",), None),
+        ((b":0123456789abcdef",), None),
+        ((b"alpha:0123456789ABCDEF",), None),
+        ((b"alpha:0123456789abcde",), None),
+        ((b"alpha:0123456789abcdef:",), None),
+        ((b"alpha:0123456789abcdef:root",), None),
+        ((b"alpha:0123456789abcdef\n",), None),
+        ((b"\xff\xfe:0123456789abcdef",), None),
+        (("é:0123456789abcdef".encode(),), None),
+        ((b"a" * 65 + b":0123456789abcdef",), None),
+        ((b"a" * 1_000_000,), None),
+        ((b"malformed", b"operator::house"), None),
+    ],
+)
+def test_who_submitted_it_is_in_the_first_header(
+    handler: IngestHandler, value: bytes, headers: tuple[bytes, ...], expected: SubmittedBy | None
+) -> None:
+    record = raw(7, value)._replace(headers=tuple((SUBMITTED_BY, one) for one in headers))
+    [output] = handler.process(record)
+    assert output.value is not None
+    accepted, _ = decode_accepted(output.value)
+    assert accepted.submitted_by == expected
 
 
 @pytest.mark.parametrize(

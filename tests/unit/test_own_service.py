@@ -9,6 +9,7 @@ import pytest
 from examples.velocity import ALERTS, PAYMENTS_MAX, RECENT, WINDOW_MS, Velocity
 from shared.eos.records import Output, Record
 from shared.events.catalogue import BY_NAME, PAYMENTS_ACCEPTED, TOPICS, Topic, own_topic
+from shared.events.clients import OPERATOR
 from shared.events.payments import Payment, Reversal, encode_accepted
 from shared.kafka.admin import rules
 from tests.harness import ROOT
@@ -20,7 +21,7 @@ BEGIN_MS = 1_700_000_000_000
 
 def accepted(at_ms: int, debtor: str = "alice", offset: int = 0) -> Record:
     payment = Payment(f"p-{offset}", debtor, "bob", 1, "EUR", schema_version=2)
-    value = encode_accepted(payment, at_ms)
+    value = encode_accepted(payment, at_ms, OPERATOR)
     return Record(PAYMENTS_ACCEPTED, 1, offset, BEGIN_MS, debtor.encode(), value, (("origin", b"payments.raw:1:9"),))
 
 
@@ -69,7 +70,7 @@ def test_debtors_are_counted_apart_and_reversals_not() -> None:
     handler = Velocity()
     assert not any(alerts(handler, 0, 1, 2))
     assert not any(alerts(handler, 3, debtor="carol"))
-    reversal = encode_accepted(Reversal("r", "alice", "p-0", schema_version=2), BEGIN_MS)
+    reversal = encode_accepted(Reversal("r", "alice", "p-0", schema_version=2), BEGIN_MS, OPERATOR)
     assert handler.process(accepted(0)._replace(value=reversal)) == []
     assert any(alerts(handler, 4))
 

@@ -7,10 +7,19 @@ from services.transform.domain import ReferenceData, convert_minor, divide_half_
 from services.transform.service import TransformHandler
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
+from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.codec import InternalInputError
-from shared.events.payments import MAX_AMOUNT_MINOR, Instruction, Payment, Reversal, encode_accepted, encode_instruction
+from shared.events.payments import (
+    MAX_AMOUNT_MINOR,
+    AccountOpening,
+    Instruction,
+    Payment,
+    Reversal,
+    encode_accepted,
+    encode_instruction,
+)
 from shared.events.reference import Fee, Rate
-from shared.events.transfers import PricedBy, Transfer, TransferReversal, decode_transfer
+from shared.events.transfers import AccountOpened, PricedBy, Transfer, TransferReversal, decode_transfer
 from tests.partitions import PARTITIONS, partition_for
 
 DEBTOR = "2378"
@@ -160,21 +169,39 @@ def test_a_payment_goes_to_its_debtors_partition_with_the_day_of_receipt() -> No
     assert list(handler.store.changes()) == []
 
 
-@pytest.mark.parametrize("instruction", [PAYMENT, Reversal("r-1", DEBTOR, "p-1", 2)])
+@pytest.mark.parametrize(
+    "instruction", [PAYMENT, Reversal("r-1", DEBTOR, "p-1", 2), AccountOpening("o-1", DEBTOR, schema_version=2)]
+)
 def test_the_day_of_receipt_is_that_of_the_raw_record(instruction: Instruction) -> None:
     """Received at 23:59, and accepted after midnight."""
     handler = TransformHandler(PARTITION, ReferenceData({}, {}), partitions=PARTITIONS)
-    accepted = record(encode_accepted(instruction, NEW_YEAR_1993_MS - 60_000))
+    accepted = record(encode_accepted(instruction, NEW_YEAR_1993_MS - 60_000, OPERATOR))
     [output] = handler.process(accepted._replace(timestamp_ms=NEW_YEAR_1993_MS + 60_000))
     assert output.value is not None
     ordered = decode_transfer(output.value)
-    assert isinstance(ordered, Transfer | TransferReversal)
-    assert ordered.value_date == "1992-12-31"
+    assert isinstance(ordered, Transfer | TransferReversal | AccountOpened)
+    assert (ordered.value_date, ordered.submitted_by) == ("1992-12-31", OPERATOR)
+
+
+@pytest.mark.parametrize("submitted_by", [SubmittedBy("alpha", "0123456789abcdef"), OPERATOR, None])
+@pytest.mark.parametrize("owner", [None, "beta"])
+def test_an_opening_is_for_its_client_unless_it_names_another(
+    submitted_by: SubmittedBy | None, owner: str | None
+) -> None:
+    handler = TransformHandler(PARTITION, ReferenceData({}, {}), partitions=PARTITIONS)
+    opening = AccountOpening("o-1", DEBTOR, 500, 3, owner, 2)
+    [output] = handler.process(record(encode_accepted(opening, NEW_YEAR_1993_MS, submitted_by)))
+    assert (output.topic, output.partition, output.key) == (LEDGER_TRANSFERS, PARTITION, DEBTOR.encode())
+    client = "operator" if submitted_by is None else submitted_by.client
+    assert output.value is not None
+    assert decode_transfer(output.value) == AccountOpened(
+        DEBTOR, 500, owner or client, 0, "o-1", 3, "1993-01-01", submitted_by
+    )
 
 
 def test_fields_of_a_later_version_are_passed_on() -> None:
     handler = TransformHandler(PARTITION, ReferenceData({}, {}), partitions=PARTITIONS)
-    known = encode_accepted(PAYMENT, NEW_YEAR_1993_MS)
+    known = encode_accepted(PAYMENT, NEW_YEAR_1993_MS, OPERATOR)
     [expected] = handler.process(record(known))
     [output] = handler.process(record(known[:-1] + b',"channel":{"name":"branch"},"rate":"9"}'))
     assert expected.value is not None

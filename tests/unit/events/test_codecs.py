@@ -6,13 +6,25 @@ from hashlib import blake2b
 import msgspec
 import pytest
 
+from shared.events.clients import OPERATOR, SubmittedBy, decode_submitted_by, encode_submitted_by
 from shared.events.headers import Coordinates, header
 from shared.events.identity import content_digest, identity_digest
-from shared.events.installation import Installation, decode_installation, encode_installation
+from shared.events.installation import (
+    Installation,
+    Ownership,
+    decode_installation,
+    decode_ownership,
+    encode_installation,
+    encode_ownership,
+)
 from shared.events.payments import (
+    AcceptedOpening,
+    AccountOpening,
     Payment,
     Repeat,
     Reversal,
+    decode_accepted,
+    encode_accepted,
     encode_instruction,
     encode_repeat,
 )
@@ -20,14 +32,17 @@ from shared.events.postings import (
     OF_INSTALLATION,
     OF_ORIGIN,
     Account,
+    AccountTerms,
     Decline,
     Entry,
     NotifiedBy,
     Posting,
     decode_account,
     decode_ledger_event,
+    decode_terms,
     encode_account,
     encode_ledger_event,
+    encode_terms,
 )
 from shared.events.reference import (
     ExpectedBalance,
@@ -62,6 +77,8 @@ VERSION_2 = (
 )
 PAYMENT = Payment("171812", "2378", "cash@3", 70000, "CZK", 2, None, "1993-01-01", "VKLAD")
 REVERSAL = Reversal("r-1", "2378", "171812", 2)
+OPENING = AccountOpening("o-1", "2378", 500, 3, "alpha", 2)
+BY_ALPHA = SubmittedBy("alpha", "0123456789abcdef")
 
 
 @pytest.mark.parametrize("value", [VERSION_1, VERSION_2])
@@ -79,6 +96,95 @@ def test_every_schema_version_is_still_read(value: bytes) -> None:
             encode_instruction,
             decode_instruction,
         ),
+        (
+            OPENING,
+            (
+                b'{"type":"account_opening","payment_id":"o-1","debtor":"2378","overdraft_minor":500,'
+                b'"expected_version":3,"owner":"alpha","schema_version":2}'
+            ),
+            encode_instruction,
+            decode_instruction,
+        ),
+        (
+            AccountOpening("o-1", "2378", None, schema_version=2),
+            (
+                b'{"type":"account_opening","payment_id":"o-1","debtor":"2378","overdraft_minor":null,'
+                b'"schema_version":2}'
+            ),
+            encode_instruction,
+            decode_instruction,
+        ),
+        (
+            Transfer("p", "a", "b", 1, "CZK", 1, "CZK", "1993-01-01", submitted_by=BY_ALPHA),
+            (
+                b'{"type":"transfer","payment_id":"p","debtor":"a","creditor":"b","amount_minor":1,"currency":"CZK",'
+                b'"credit_minor":1,"credit_currency":"CZK","value_date":"1993-01-01",'
+                b'"submitted_by":["alpha","0123456789abcdef",false]}'
+            ),
+            encode_transfer,
+            decode_transfer,
+        ),
+        (
+            TransferReversal("r-1", "2378", "171812", "1993-01-02", submitted_by=OPERATOR),
+            (
+                b'{"type":"reversal","payment_id":"r-1","debtor":"2378","reverses":"171812",'
+                b'"value_date":"1993-01-02","submitted_by":["operator","",true]}'
+            ),
+            encode_transfer,
+            decode_transfer,
+        ),
+        (
+            AccountOpened("2378", 0, "alpha", 4, "o-1", 3, "1993-01-01", BY_ALPHA),
+            (
+                b'{"type":"account_opened","account":"2378","overdraft_minor":0,"owner":"alpha","version":4,'
+                b'"command_id":"o-1","expected_version":3,"value_date":"1993-01-01",'
+                b'"submitted_by":["alpha","0123456789abcdef",false]}'
+            ),
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
+        (
+            AccountClosed("2378", 5),
+            b'{"type":"account_closed","account":"2378","version":5}',
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
+        (
+            Decline(
+                "o-1",
+                "2378",
+                DeclineReason.STALE_VERSION,
+                "1993-01-01",
+                opening=True,
+                submitted_by=BY_ALPHA,
+            ),
+            (
+                b'{"type":"decline","payment_id":"o-1","debtor":"2378","reason":"stale_version",'
+                b'"value_date":"1993-01-01","opening":true,"submitted_by":["alpha","0123456789abcdef",false]}'
+            ),
+            encode_ledger_event,
+            decode_ledger_event,
+        ),
+        (
+            Account({"CZK": 1}, 500, owner="alpha", version=4),
+            b'{"balances":{"CZK":1},"overdraft_minor":500,"owner":"alpha","version":4}',
+            encode_account,
+            decode_account,
+        ),
+        (
+            AccountTerms("alpha", 5, None, closed=True),
+            b'{"owner":"alpha","version":5,"overdraft_minor":null,"closed":true}',
+            encode_terms,
+            decode_terms,
+        ),
+        (
+            Ownership((0, 7), 1_700_000_000_000),
+            b'{"raw_from":[0,7],"made_at_ms":1700000000000}',
+            encode_ownership,
+            decode_ownership,
+        ),
+        (BY_ALPHA, b"alpha:0123456789abcdef", encode_submitted_by, decode_submitted_by),
+        (OPERATOR, b"operator::house", encode_submitted_by, decode_submitted_by),
         (
             Transfer("171812", "2378", "cash@3", 70000, "CZK", 2800, "EUR", "1993-01-01", 350, "0.0400", "VKLAD"),
             (
@@ -233,6 +339,16 @@ def test_golden_bytes_of_an_installation() -> None:
     assert decode_installation(value[:-1] + b',"made_by":"once up"}') == installation
 
 
+def test_golden_bytes_of_an_accepted_opening() -> None:
+    value = (
+        b'{"type":"account_opening","payment_id":"o-1","debtor":"2378","overdraft_minor":500,"expected_version":3,'
+        b'"owner":"alpha","schema_version":2,"received_at_ms":7,"submitted_by":["alpha","0123456789abcdef",false]}'
+    )
+    assert encode_accepted(OPENING, 7, BY_ALPHA) == value
+    accepted = AcceptedOpening("o-1", "2378", 500, 3, "alpha", 2, received_at_ms=7, submitted_by=BY_ALPHA)
+    assert decode_accepted(value) == (accepted, {})
+
+
 def test_golden_bytes_of_a_repeat() -> None:
     value = b'{"payment_id":"171812","debtor":"2378","first":"payments.raw:3:7"}'
     assert encode_repeat(Repeat("171812", "2378", "payments.raw:3:7")) == value
@@ -252,6 +368,15 @@ def test_the_boundary_between_debtor_and_payment_id_counts() -> None:
 def test_golden_digests_of_content() -> None:
     assert content_digest(PAYMENT).hex() == "3f4fc0adb3eaf82bf006b91b6408ae46"
     assert content_digest(REVERSAL).hex() == "fbcc6de27914ebaee1aac0c0109e019e"
+    assert content_digest(OPENING).hex() == "8196228806f44177ec899ebf07a67e72"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"overdraft_minor": None}, {"overdraft_minor": 0}, {"expected_version": None}, {"owner": None}]
+)
+def test_the_content_of_an_opening_is_its_terms(changes: dict[str, object]) -> None:
+    assert content_digest(msgspec.structs.replace(OPENING, **changes)) != content_digest(OPENING)
+    assert content_digest(msgspec.structs.replace(OPENING, payment_id="o-2")) == content_digest(OPENING)
 
 
 @pytest.mark.parametrize(

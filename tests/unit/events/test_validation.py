@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from shared.events.dead_letters import Reason
-from shared.events.payments import Payment, Reversal
+from shared.events.payments import AccountOpening, Payment, Reversal
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
 from tests.partitions import PARTITIONS, partition_for, partition_for_bytes
 
@@ -24,6 +24,12 @@ REVERSAL: dict[str, Any] = {
     "payment_id": "r-1",
     "debtor": "2378",
     "reverses": "171812",
+}
+OPENING: dict[str, Any] = {
+    "schema_version": 2,
+    "type": "account_opening",
+    "payment_id": "o-1",
+    "debtor": "2378",
 }
 VERSION_1: dict[str, Any] = {
     "schema_version": 1,
@@ -67,6 +73,12 @@ def test_every_optional_field_is_read() -> None:
 def test_a_reversal_is_read() -> None:
     value = with_fields(REVERSAL, reference="mistake", value_date="1993-01-02")
     assert decode_payment(value, PARTITIONS) == Reversal("r-1", "2378", "171812", 2, "1993-01-02", "mistake")
+
+
+def test_an_opening_is_read() -> None:
+    assert decode_payment(with_fields(OPENING), PARTITIONS) == AccountOpening("o-1", "2378", schema_version=2)
+    value = with_fields(OPENING, overdraft_minor=None, expected_version=3, owner="alpha")
+    assert decode_payment(value, PARTITIONS) == AccountOpening("o-1", "2378", None, 3, "alpha", 2)
 
 
 def test_version_1_is_upgraded() -> None:
@@ -130,6 +142,7 @@ def test_the_record_as_a_whole(value: bytes | None, reason: Reason) -> None:
         for base, optional in (
             (PAYMENT, ()),
             (REVERSAL, ("type",)),
+            (OPENING, ("type",)),
             (VERSION_1, ("occurred_at", "memo")),
         )
         for name in base
@@ -142,7 +155,7 @@ def test_each_missing_required_field_is_reported(base: dict[str, Any], name: str
     assert refused.detail.startswith(f"{name} is missing")
 
 
-@pytest.mark.parametrize("base", [PAYMENT, REVERSAL, VERSION_1])
+@pytest.mark.parametrize("base", [PAYMENT, REVERSAL, OPENING, VERSION_1])
 def test_an_unknown_field_is_refused_and_named(base: dict[str, Any]) -> None:
     refused = refusal(with_fields(base, ammount_minor=1))
     assert refused.reason is Reason.FIELD_UNKNOWN
@@ -256,6 +269,20 @@ def test_payment_ids(base: dict[str, Any], name: str, payment_id: object) -> Non
         (PAYMENT, {"reference": "a" * 513}, Reason.FIELD_INVALID),
         (PAYMENT, {"reference": None}, Reason.FIELD_INVALID),
         (REVERSAL, {"debtor": "suspense@1"}, Reason.ACCOUNT_INVALID),
+        (OPENING, {"debtor": "cash@1"}, Reason.ACCOUNT_INVALID),
+        (OPENING, {"debtor": 2378}, Reason.FIELD_INVALID),
+        (OPENING, {"payment_id": ""}, Reason.FIELD_INVALID),
+        (OPENING, {"overdraft_minor": -1}, Reason.FIELD_INVALID),
+        (OPENING, {"overdraft_minor": 2**53}, Reason.FIELD_INVALID),
+        (OPENING, {"overdraft_minor": 1.5}, Reason.FIELD_INVALID),
+        (OPENING, {"overdraft_minor": True}, Reason.FIELD_INVALID),
+        (OPENING, {"expected_version": -1}, Reason.FIELD_INVALID),
+        (OPENING, {"expected_version": "1"}, Reason.FIELD_INVALID),
+        (OPENING, {"expected_version": False}, Reason.FIELD_INVALID),
+        (OPENING, {"owner": ""}, Reason.FIELD_INVALID),
+        (OPENING, {"owner": "a b"}, Reason.FIELD_INVALID),
+        (OPENING, {"owner": 7}, Reason.FIELD_INVALID),
+        (OPENING, {"owner": "alpha:house"}, Reason.FIELD_INVALID),
         (REVERSAL, {"value_date": "1993-13-01"}, Reason.FIELD_INVALID),
         (VERSION_1, {"occurred_at": "1993-01-01"}, Reason.FIELD_INVALID),
         (VERSION_1, {"occurred_at": "1993-01-01T25:00:00"}, Reason.FIELD_INVALID),
