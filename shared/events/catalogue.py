@@ -185,6 +185,15 @@ TOPICS: tuple[Topic, ...] = (
         config=_KEEPS_TRANSACTIONS,
     ),
     Topic(
+        LEDGER_ACCOUNTS,
+        "account",
+        "The owner, version and terms of each account that was opened or closed.",
+        ("ledger", "once repair"),
+        ("gateway", "once accounts", "once verify", "once reconcile"),
+        compacted=True,
+        config=_KEEPS_TRANSACTIONS,
+    ),
+    Topic(
         REFERENCE_FEES,
         "currency",
         "The fee schedule.",
@@ -245,10 +254,11 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         INSTALLATION,
-        "the id",
-        "The installation's id, a part of every effect id: the first record of partition 0.",
-        ("once up",),
-        ("ledger", "outbox", "once verify", "once repair"),
+        "the id; ownership",
+        "The installation's id, a part of every effect id, and the offsets of payments.raw from which on a payment "
+        "needs a client: of each, the first record of partition 0.",
+        ("once up", "once clients enforce"),
+        ("gateway", "ledger", "outbox", "once verify", "once reconcile", "once repair"),
         compacted=True,
     ),
 )

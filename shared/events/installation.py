@@ -1,8 +1,11 @@
-"""The installation's id: a part of every effect id, so that two installations never name an effect alike. Pure.
+"""The installation's own records: its id, and from where on ownership is enforced. Pure.
 
-Invariant: the first record of the topic counts. Each maker writes its id under that id as the key. So makers that run
-at once agree, and compaction, which keeps the last record of each key, keeps the first record. A mirrored cluster has
-the records in the same order, and so the same id.
+The id is a part of every effect id, so that two installations never name an effect alike.
+
+Invariant: the first record of each kind counts. Each maker writes its id under that id as the key. So makers that run
+at once agree, and compaction, which keeps the last record of each key, keeps the first record. All makers of the record
+`ownership` write under one key: who finds two that differ writes the first one again, behind them. A mirrored cluster
+has the records in the same order, and so the same id and offsets.
 """
 
 from typing import Final
@@ -23,7 +26,7 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 OWNERSHIP_KEY: Final = b"ownership"
-"""Key of the record that says from where on ownership is enforced; of several such records, the first counts."""
+"""Key of the record Ownership."""
 
 
 class Ownership(msgspec.Struct, frozen=True):

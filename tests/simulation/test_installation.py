@@ -1,25 +1,39 @@
-"""The installation's id: makers that run at once agree, and readers find the same one after compaction."""
+"""The installation's records: makers that run at once agree, and readers find the same ones after compaction."""
 
 import asyncio
 
 import pytest
 
 from shared.eos.records import Record
-from shared.events.catalogue import INSTALLATION
-from shared.events.installation import PARTITION, Installation, encode_installation
-from shared.kafka.admin.installation import ensure_installation, installation_id
+from shared.events.catalogue import INSTALLATION, PAYMENTS_RAW
+from shared.events.installation import (
+    OWNERSHIP_KEY,
+    PARTITION,
+    Installation,
+    Ownership,
+    decode_ownership,
+    encode_installation,
+    encode_ownership,
+)
+from shared.kafka.admin.installation import enforce_ownership, ensure_installation, installation_id, ownership
 from shared.kafka.client.errors import TopicMismatchError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_partition
+from tests.partitions import PARTITIONS
 from tests.simulation.world import SERVERS, World, history
 
 MAKERS = 5
 
 
-async def records() -> list[Record]:
+async def records(*, ownerships: bool = False) -> list[Record]:
     found: list[Record] = []
     await read_partition(SERVERS, INSTALLATION, PARTITION, found.extend)
-    return found
+    return [record for record in found if (record.key == OWNERSHIP_KEY) == ownerships]
+
+
+async def pay(partition: int) -> None:
+    async with IdempotentWriter(SERVERS) as writer:
+        await writer.send(PAYMENTS_RAW, partition, None, b"{}")
 
 
 def test_makers_that_run_at_once_agree() -> None:
@@ -44,5 +58,53 @@ def test_a_maker_takes_the_id_that_was_mirrored() -> None:
             await writer.send(INSTALLATION, PARTITION, mirrored.id.encode(), encode_installation(mirrored))
         assert await ensure_installation(SERVERS) == mirrored.id
         assert len(await records()) == 1
+
+    history(main)
+
+
+def test_a_new_installation_enforces_ownership_from_its_first_payment() -> None:
+    async def main(_: World) -> None:
+        with pytest.raises(TopicMismatchError, match="run `once clients enforce`"):
+            await ownership(SERVERS)
+        await asyncio.gather(*(ensure_installation(SERVERS) for _ in range(MAKERS)))
+        await pay(2)
+        await ensure_installation(SERVERS)
+        assert (await ownership(SERVERS)).raw_from == (0,) * PARTITIONS
+        written = await records(ownerships=True)
+        assert len({record.value for record in written}) > 1, "makers wrote at once: else this test shows nothing"
+        assert written[-1].value == written[0].value, "compaction keeps the last record"
+
+    history(main)
+
+
+def test_a_former_installation_enforces_ownership_when_it_is_told_to() -> None:
+    async def main(_: World) -> None:
+        await pay(2)
+        await pay(2)
+        await ensure_installation(SERVERS)
+        with pytest.raises(TopicMismatchError, match="run `once clients enforce`"):
+            await ownership(SERVERS)
+        enforced = await enforce_ownership(SERVERS)
+        assert enforced.raw_from == (0, 0, 2, *(0,) * (PARTITIONS - 3))
+        await pay(2)
+        await ensure_installation(SERVERS)
+        assert await enforce_ownership(SERVERS) == await ownership(SERVERS) == enforced
+        assert len(await records(ownerships=True)) == 1
+
+    history(main)
+
+
+def test_of_two_records_the_first_counts_and_is_written_again() -> None:
+    """The maker of the second one ended before it read them."""
+
+    async def main(_: World) -> None:
+        first, second = (encode_ownership(Ownership((at,) * PARTITIONS, at)) for at in (3, 4))
+        async with IdempotentWriter(SERVERS) as writer:
+            for value in (first, second):
+                await writer.send(INSTALLATION, PARTITION, OWNERSHIP_KEY, value)
+        assert await ownership(SERVERS) == decode_ownership(first)
+        await ensure_installation(SERVERS)
+        assert [record.value for record in await records(ownerships=True)] == [first, second, first]
+        assert await ownership(SERVERS) == decode_ownership(first)
 
     history(main)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.events.catalogue import LEDGER_POSTINGS, TOPICS
+from shared.events.catalogue import INSTALLATION, LEDGER_ACCOUNTS, LEDGER_POSTINGS, TOPICS
 from shared.kafka.admin.rules import (
     MEMBERS,
     PRINCIPALS,
@@ -41,9 +41,8 @@ def test_the_postings_have_one_writer() -> None:
 
 def test_the_nightly_job_reads_what_it_lands_and_writes_its_outcome_only() -> None:
     own = rules_of("reconciliation")
-    assert {rule.name for rule in own if rule.kind is Kind.TOPIC and rule.operation is Operation.READ} == set(
-        LANDED_TOPICS
-    )
+    read = {rule.name for rule in own if rule.kind is Kind.TOPIC and rule.operation is Operation.READ}
+    assert read == {*LANDED_TOPICS, INSTALLATION, LEDGER_ACCOUNTS}
     assert {rule.name for rule in own if rule.operation is Operation.WRITE} == {"reconciliation.runs"}
     assert {rule.name for rule in own if rule.kind is Kind.GROUP} == set(INPUTS)
     assert PROCESSORS == INPUTS

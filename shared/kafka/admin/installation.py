@@ -1,4 +1,4 @@
-"""The installation's id on a cluster: made once with the topics, and read by services and checks at their start.
+"""The installation's id and its record `ownership`, read by services and checks at their start.
 
 Invariant: makers that run at once agree, because each reads the topic again after it has written.
 """
@@ -7,24 +7,36 @@ import time
 import uuid
 
 from shared.eos.records import Record
-from shared.events.catalogue import INSTALLATION
-from shared.events.installation import PARTITION, Installation, decode_installation, encode_installation
+from shared.events.catalogue import INSTALLATION, PAYMENTS_RAW
+from shared.events.installation import (
+    OWNERSHIP_KEY,
+    PARTITION,
+    Installation,
+    Ownership,
+    decode_installation,
+    decode_ownership,
+    encode_installation,
+    encode_ownership,
+)
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import TopicMismatchError
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import read_partition
+from shared.kafka.client.reader import end_offsets, read_partition
 
 
 async def ensure_installation(bootstrap_servers: Bootstrap) -> str:
-    """Return the installation's id, made now if there is none. The topic must exist.
+    """Return the installation's id, made now if there is none. The topics must exist.
 
-    Raises KafkaUnavailableError: the cluster does not answer, or did not acknowledge the new id. Call it again then.
+    Where payments.raw is empty, ownership is enforced from its first record on.
+
+    Raises KafkaUnavailableError: the cluster does not answer, or did not acknowledge a new record. Call it again then.
     """
-    found = await _first(bootstrap_servers)
-    if found is None:
-        made = Installation(uuid.uuid4().hex, time.time_ns() // 1_000_000)
-        async with IdempotentWriter(bootstrap_servers, client_id="once-installation") as writer:
-            await writer.send(INSTALLATION, PARTITION, made.id.encode(), encode_installation(made))
+    ids, ownerships = await _records(bootstrap_servers)
+    if not ids:
+        made = Installation(uuid.uuid4().hex, _now_ms())
+        await _write(bootstrap_servers, made.id.encode(), encode_installation(made))
+    if ownerships or not any((await end_offsets(bootstrap_servers, [PAYMENTS_RAW])).values()):
+        await enforce_ownership(bootstrap_servers)
     return await installation_id(bootstrap_servers)
 
 
@@ -35,15 +47,61 @@ async def installation_id(bootstrap_servers: Bootstrap) -> str:
         TopicMismatchError: the cluster has none; the message says how it is made.
         KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
     """
-    found = await _first(bootstrap_servers)
-    if found is None:
+    ids, _ = await _records(bootstrap_servers)
+    if not ids:
         raise TopicMismatchError(
             f"{INSTALLATION} has no id of the installation: make it with `once up`, or with the deployment's `topics`"
         )
-    return found.id
+    return decode_installation(ids[0].value or b"").id
 
 
-async def _first(bootstrap_servers: Bootstrap) -> Installation | None:
+async def ownership(bootstrap_servers: Bootstrap) -> Ownership:
+    """Return the offsets of payments.raw from which on ownership is enforced.
+
+    Raises:
+        TopicMismatchError: there are none; the message says how they are made.
+        KafkaUnavailableError: the cluster does not answer, or the topic does not exist.
+    """
+    _, found = await _records(bootstrap_servers)
+    if not found:
+        raise TopicMismatchError(
+            f"{INSTALLATION} does not say from which payment on clients own accounts: stop the ledger, then run "
+            "`once clients enforce`, which assigns all payments so far to the operator"
+        )
+    return decode_ownership(found[0].value or b"")
+
+
+async def enforce_ownership(bootstrap_servers: Bootstrap) -> Ownership:
+    """Enforce ownership from the present end of payments.raw on, unless it is enforced already.
+
+    Returns the offsets in force. No ledger may be at work: it would decide by another record than those after it.
+
+    Raises KafkaUnavailableError: the cluster does not answer, or did not acknowledge the record. Call it again then.
+    """
+    _, found = await _records(bootstrap_servers)
+    if not found:
+        ends = await end_offsets(bootstrap_servers, [PAYMENTS_RAW])
+        made = Ownership(tuple(ends[PAYMENTS_RAW, partition] for partition in range(len(ends))), _now_ms())
+        await _write(bootstrap_servers, OWNERSHIP_KEY, encode_ownership(made))
+        _, found = await _records(bootstrap_servers)
+    while found[-1].value != found[0].value:  # of another maker: compaction keeps the last record
+        await _write(bootstrap_servers, OWNERSHIP_KEY, found[0].value or b"")
+        _, found = await _records(bootstrap_servers)
+    return decode_ownership(found[0].value or b"")
+
+
+async def _records(bootstrap_servers: Bootstrap) -> tuple[list[Record], list[Record]]:
+    """Return the records with an id, and the records `ownership`, each in their order."""
     found: list[Record] = []
     await read_partition(bootstrap_servers, INSTALLATION, PARTITION, found.extend)
-    return decode_installation(found[0].value or b"") if found else None
+    ids = [record for record in found if record.key != OWNERSHIP_KEY]
+    return ids, [record for record in found if record.key == OWNERSHIP_KEY]
+
+
+async def _write(bootstrap_servers: Bootstrap, key: bytes, value: bytes) -> None:
+    async with IdempotentWriter(bootstrap_servers, client_id="once-installation") as writer:
+        await writer.send(INSTALLATION, PARTITION, key, value)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -44,7 +44,8 @@ async def ensure_topics(
 ) -> list[str]:
     """Create the topics that are missing, and wait until every broker sees a leader for each partition.
 
-    With the catalogue's topics, the installation gets its id.
+    With the catalogue's topics, the installation gets its id. Where it is new, ownership is enforced from its first
+    payment on.
 
     Args:
         partitions: of each topic, ONCE_PARTITIONS.
