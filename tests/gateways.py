@@ -11,15 +11,17 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from services.gateway.access import Access, Keys, RateLimiter
+from services.gateway.access import Access, RateLimiter
 from services.gateway.service import Gateway
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import Coordinates, Headers
+from shared.http.keys import Keys
 from shared.http.serving import SERVER_LOG
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
 from shared.kafka.lineage.outcome import Outcome, RecordNotFoundError, State
+from tests.keys import AUTHORIZATION, KEYS
 from tests.partitions import PARTITIONS
 
 BODY_BYTES_MAX = 64 * 1024
@@ -95,9 +97,9 @@ class Site:
         return await self.ask("POST", "/payments", data=data, headers=headers or JSON)
 
 
-def let_in(keys: Keys | None = None, limiter: RateLimiter | None = None) -> Access:
-    """Access for all clients, unless keys or limits are given."""
-    return Access(keys, limiter, time.monotonic_ns)
+def let_in(keys: Keys = KEYS, limiter: RateLimiter | None = None) -> Access:
+    """Access with these keys and limits."""
+    return Access(keys, limiter, time.monotonic_ns, time.time_ns)
 
 
 @asynccontextmanager
@@ -130,7 +132,8 @@ async def gateway(
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with aiohttp.ClientSession() as session:
+        # A test of keys sends its own, or none
+        async with aiohttp.ClientSession(headers=AUTHORIZATION if access is None else None) as session:
             yield Site(session, URL(f"http://127.0.0.1:{runner.addresses[0][1]}"), log, outcomes)
     finally:
         await runner.cleanup()

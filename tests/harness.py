@@ -14,6 +14,7 @@ from deploy.drills.waiting import eventually, settled, settled_at
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.catalogue import REPLICATION_FACTOR
 from shared.kafka.admin.topics import ensure_topics
+from tests.keys import key_file
 from tests.partitions import PARTITIONS
 from tests.preforked import PreforkedProcess
 
@@ -73,6 +74,13 @@ class Service(OwnService):
     """One instance of a service, forked from a process that has imported it; see `OwnService`."""
 
     process_type = PreforkedProcess
+
+    def __init__(
+        self, name: str, bootstrap_servers: str, directory: Path, instance: str = "0", **settings: str
+    ) -> None:
+        if name == "gateway":
+            settings = {"GATEWAY_API_KEYS_FILE": key_file(directory), **settings}
+        super().__init__(name, bootstrap_servers, directory, instance, **settings)
 
     def wait_ready(self, deadline_s: float = 60.0) -> Self:
         """Wait until it is ready."""

@@ -4,7 +4,8 @@ import click
 
 from deploy.cli.output import answer, json_option
 from deploy.security.files import client_key
-from services.gateway.access import is_client, line_of
+from shared.events.clients import is_client
+from shared.http.keys import key_of
 
 
 def _client(value: str) -> str:
@@ -31,5 +32,5 @@ def new(client: str) -> None:
     until the client sends the new key, and take the old line out.
     """
     key = client_key()
-    line = line_of(client, key)
+    line = key_of(client, key).line
     answer({"client": client, "key": key, "line": line}, f"key   {key}\nline  {line}")

@@ -19,8 +19,9 @@ from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
 from deploy.security.files import client_key, kafka_uuid, replace, secret
 from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER, broker
-from services.gateway.access import KeysError, is_client, line_of, parse
 from shared.events.catalogue import REPLICATION_FACTOR
+from shared.events.clients import is_client
+from shared.http.keys import KeysError, key_of, parse
 from shared.kafka.admin.rules import RECONCILIATION
 from shared.settings import EXIT_CONFIG
 
@@ -85,7 +86,7 @@ def make(authority: Authority) -> Files:
     files[REDIS][USERS_FILE] = redis_users.acl_file(digests).encode()
     key = kept(own / GATEWAY_KEY, client_key)
     files[OPERATOR][GATEWAY_KEY] = key.encode()
-    lines = kept(own / API_KEYS, lambda: line_of(OPERATOR, key) + "\n")
+    lines = kept(own / API_KEYS, lambda: key_of(OPERATOR, key).line + "\n")
     files["gateway"][API_KEYS] = lines.encode()
     return files
 
@@ -111,7 +112,7 @@ def add_client(authority: Authority, client: str) -> str:
         )
     make(authority)
     key = client_key()
-    _change_keys(authority, lambda lines: [*lines, line_of(client, key)])
+    _change_keys(authority, lambda lines: [*lines, key_of(client, key).line])
     return key
 
 

@@ -5,17 +5,16 @@ import logging
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from aiohttp import web
 
 from services.gateway.access import Access, RateLimiter
-from services.gateway.keyfile import VARIABLE, KeyFile
 from services.gateway.service import Gateway
-from shared.addresses import is_loopback
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
+from shared.http.keyfile import KeyFile
 from shared.http.serving import SERVER_LOG
 from shared.kafka.admin.clock import check_clock
 from shared.kafka.admin.topics import check_topics
@@ -25,6 +24,7 @@ from shared.kafka.lineage.outcome import Outcome, outcome
 from shared.kafka.runtime.process import Process, run_process
 from shared.settings import GatewaySettings
 
+KEYS_VARIABLE: Final = "ONCE_GATEWAY_API_KEYS_FILE"
 STOP_MARGIN_S = 1.0  # for requests under way at a stop, beyond the time in which Kafka must have answered
 
 log = logging.getLogger("services.gateway")
@@ -36,7 +36,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
     Once connected it stays ready while Kafka is away: its 503 tells a client more than no gateway at all would.
     """
     brokers, timeout_s = access(settings), settings.accept_timeout_s
-    key_file, keyholders = guard(settings)
+    key_file, admission = guard(settings)
 
     async def find(partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
         return await outcome(brokers, partition, offset, deadline_s=timeout_s, is_meant=is_meant)
@@ -45,7 +45,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
     gateway = Gateway(
         writer,
         find,
-        keyholders,
+        admission,
         partitions=settings.partitions,
         accept_timeout_s=timeout_s,
         requests_in_flight_max=settings.requests_in_flight_max,
@@ -67,23 +67,21 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
             await web.TCPSite(runner, settings.host, settings.port).start()
             process.health.met("kafka")
             log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-            async with watched(key_file, keyholders):
-                await process.stop.wait()
+            await until_stopped(process.stop, key_file.watch(admission.use))
             process.health.missing("gateway", "stopping")
         finally:
             await runner.cleanup()
     return 0
 
 
-def guard(settings: GatewaySettings) -> tuple[KeyFile | None, Access]:
-    """The access control of the settings, and the file of its keys.
+def guard(settings: GatewaySettings) -> tuple[KeyFile, Access]:
+    """The file of keys of the settings, and the access control by it.
 
-    Raises ValueError, with what to change, if everybody on a network would be admitted, or nobody.
+    Raises ValueError, with what to change: there is no such file, or a limit limits nothing or everything.
     """
-    if not settings.api_keys_file and not is_loopback(settings.host):
+    if not settings.api_keys_file:
         raise ValueError(
-            f"ONCE_GATEWAY_HOST is {settings.host!r} and {VARIABLE} is empty: whoever reaches that address could send "
-            f"payments; name a file of keys in {VARIABLE} (`once keys new` makes them), or bind to 127.0.0.1"
+            f"{KEYS_VARIABLE} is empty: name a file of keys in it; `once clients add NAME --file FILE` makes one"
         )
     if not 0 <= settings.rate_per_s < math.inf or settings.burst < 0:
         raise ValueError("ONCE_GATEWAY_RATE_PER_S and ONCE_GATEWAY_BURST must not be below 0; 0 is no limit")
@@ -91,21 +89,22 @@ def guard(settings: GatewaySettings) -> tuple[KeyFile | None, Access]:
         raise ValueError("ONCE_GATEWAY_BURST limits nothing without ONCE_GATEWAY_RATE_PER_S: set both or none")
     if not 0 < settings.idle_timeout_s < math.inf:
         raise ValueError("ONCE_GATEWAY_IDLE_TIMEOUT_S must be above 0: silent connections would stay for ever")
-    key_file = KeyFile(settings.api_keys_file) if settings.api_keys_file else None
+    key_file = KeyFile(settings.api_keys_file, KEYS_VARIABLE)
     limiter = RateLimiter(settings.rate_per_s, settings.burst) if settings.rate_per_s else None
-    return key_file, Access(key_file.keys if key_file else None, limiter, time.monotonic_ns)
+    return key_file, Access(key_file.keys, limiter, time.monotonic_ns, time.time_ns)
 
 
-@asynccontextmanager
-async def watched(key_file: KeyFile | None, access: Access) -> AsyncIterator[None]:
-    """Apply changed keys within the context. A watch that dies ends the gateway, because it would miss a change."""
-    if key_file is None:
-        yield
-        return
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(key_file.watch(access.use), name="api-keys")
-        yield
-        watching.cancel()
+async def until_stopped(stop: asyncio.Event, *background: Coroutine[Any, Any, None]) -> None:
+    """Run background work until `stop` is set; raise the error of the first work that fails."""
+    tasks = [asyncio.ensure_future(work) for work in (stop.wait(), *background)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 if __name__ == "__main__":

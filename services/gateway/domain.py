@@ -13,6 +13,7 @@ import msgspec
 from shared.events.dead_letters import Reason
 from shared.events.partitions import partition_for
 from shared.events.validation import InvalidPaymentError, decode_payment
+from shared.http.keys import Principal
 
 MEDIA_TYPE = "application/json"
 _OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
@@ -30,6 +31,7 @@ class Refusal(StrEnum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     KEY_MISSING = "key_missing"
     KEY_UNKNOWN = "key_unknown"
+    KEY_EXPIRED = "key_expired"
     RATE_EXCEEDED = "rate_exceeded"
 
 
@@ -47,6 +49,7 @@ STATUS: Mapping[Reason | Refusal, int] = {
     Refusal.METHOD_NOT_ALLOWED: 405,
     Refusal.KEY_MISSING: 401,
     Refusal.KEY_UNKNOWN: 401,
+    Refusal.KEY_EXPIRED: 401,
     Refusal.RATE_EXCEEDED: 429,
 }
 """HTTP status by reason. A reason that is not here is a well-formed object that is no payment: 422."""
@@ -67,10 +70,18 @@ class Refused(msgspec.Struct, frozen=True):
 class RefusedError(Exception):
     """A request that gets no 2xx. Its reason decides the status, its detail says what to change."""
 
-    def __init__(self, reason: Reason | Refusal, detail: str, *, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self,
+        reason: Reason | Refusal,
+        detail: str,
+        *,
+        retry_after_s: int | None = None,
+        principal: Principal | None = None,
+    ) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+        self.principal = principal  # of a request whose key is known and was not admitted
         self.retry_after_s = retry_after_s  # seconds until the same request may be admitted
 
     @property

@@ -61,16 +61,15 @@ _SCHEMES: Final = {
     }
 }
 _REFUSED_ACCESS: Final = {
-    401: "The key is missing or not known, where keys are asked for.",
+    401: "The key is missing, not known or expired.",
     429: "You ask more often than you may. Send it again after the time in Retry-After.",
 }
 
 
 @cache
-def document(body_bytes_max: int, partitions: int, *, asks_for_keys: bool) -> Document:
+def document(body_bytes_max: int, partitions: int) -> Document:
     """The whole document. It is made once for the same arguments; do not change it."""
-    schemes = {"securitySchemes": _SCHEMES} if asks_for_keys else {}
-    security: dict[str, Any] = {"security": [{_KEY: []}]} if asks_for_keys else {}
+    security: dict[str, Any] = {"security": [{_KEY: []}]}
     return {
         "openapi": VERSION,
         "info": {"title": "once gateway", "version": API_VERSION, "description": _ABOUT},
@@ -79,7 +78,7 @@ def document(body_bytes_max: int, partitions: int, *, asks_for_keys: bool) -> Do
             "/payments": {"post": _post_payment(body_bytes_max) | security},
             "/payments/{payment_id}": {"get": _get_payment(partitions) | security},
         },
-        "components": {"schemas": _schemas(partitions)} | schemes,
+        "components": {"schemas": _schemas(partitions), "securitySchemes": _SCHEMES},
     }
 
 

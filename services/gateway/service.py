@@ -37,12 +37,13 @@ RETRY_AFTER_S: Final = 1
 
 _SEND_AGAIN = "send it again with the same payment_id: a repeat is recognised, so it is booked once"
 _SHOWN_HOST: Final = "127.0.0.1:8080"
-# The documentation, which is no secret. Every other path, unknown ones included, needs a key where keys are required
+# The documentation, which is no secret. Every other path, unknown ones included, needs a key
 _WITHOUT_KEY: Final = frozenset({"/", "/docs", "/openapi.json"})
-_ACCESS: Final = frozenset({Refusal.KEY_MISSING, Refusal.KEY_UNKNOWN, Refusal.RATE_EXCEEDED})
+_ACCESS: Final = frozenset({Refusal.KEY_MISSING, Refusal.KEY_UNKNOWN, Refusal.KEY_EXPIRED, Refusal.RATE_EXCEEDED})
 _CHALLENGES: Final[Mapping[Reason | Refusal, str]] = {  # RFC 6750, section 3
     Refusal.KEY_MISSING: 'Bearer realm="payments"',
     Refusal.KEY_UNKNOWN: 'Bearer realm="payments", error="invalid_token"',
+    Refusal.KEY_EXPIRED: 'Bearer realm="payments", error="invalid_token"',
 }
 
 HTTP_REQUESTS_IN_FLIGHT = gauge(catalogue.HTTP_REQUESTS_IN_FLIGHT)
@@ -222,8 +223,7 @@ class Gateway:
         return web.Response(status=302, headers={"Location": "/docs"})
 
     def _document(self) -> Document:
-        asks_for_keys = self._access.asks_for_keys
-        return openapi.document(self._body_bytes_max, self._partitions, asks_for_keys=asks_for_keys)
+        return openapi.document(self._body_bytes_max, self._partitions)
 
 
 def _busy() -> RefusedError:

@@ -73,15 +73,13 @@ class GatewaySettings(ServiceSettings):
     )
     api_keys_file: str = setting(
         "ONCE_GATEWAY_API_KEYS_FILE",
-        "File of the clients' API keys, a line `client:sha256-of-the-key` for each (`once keys new` makes one); read "
-        "again when it changes. Empty requires no key, which is refused unless ONCE_GATEWAY_HOST is a loopback "
-        "address.",
+        "File of the clients' API keys, which `once clients` writes; read again when it changes. Required: no request "
+        "is admitted without a key.",
         "",
     )
     rate_per_s: float = setting(
         "ONCE_GATEWAY_RATE_PER_S",
-        "Requests per second that each client may send on average; one more is answered with 429. Without keys, all "
-        "clients count as one. 0 means no limit.",
+        "Requests per second that each client may send on average; one more is answered with 429. 0 means no limit.",
         0.0,
     )
     burst: int = setting(

@@ -324,7 +324,7 @@ HTTP_PAYMENTS_REFUSED = _counter(
 HTTP_ACCESS_REFUSED = _counter(
     "once_http_access_refused_total",
     "requests",
-    "Requests that the gateway did not let in, by reason: key_missing, key_unknown or rate_exceeded.",
+    "Requests that the gateway did not admit, by reason: key_missing, key_unknown, key_expired or rate_exceeded.",
     "reason",
 )
 HTTP_MALFORMED = _counter(
@@ -335,9 +335,13 @@ HTTP_MALFORMED = _counter(
 API_KEYS_READ = _counter(
     "once_api_keys_read_total",
     "times",
-    "Changes of the gateway's file of API keys, by outcome: taken, or refused, which leaves the previous keys in "
-    "force.",
+    "Reads of a changed file of API keys, by outcome: taken, or refused; three refused in a row end the service.",
     "outcome",
+)
+API_KEY_EXPIRY = _gauge(
+    "once_api_key_expires_timestamp_seconds",
+    "seconds",
+    "When the next API key expires, seconds since 1970 UTC; no series while none will.",
 )
 
 # The outbox

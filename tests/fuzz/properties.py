@@ -15,7 +15,7 @@ from deploy.drills.clients.record_batches import with_checksum
 from deploy.load import pkdd99
 from deploy.load.files import LINE_BYTES_MAX, LoadError, detect, lines_of, survey
 from services.balances.api.parameters import EntriesQuery, RefusedError, decode_cursor
-from services.gateway import access, domain
+from services.gateway import domain
 from services.outbox.marks import decode_mark, encode_mark
 from services.outbox.sinks.file import _effect_id
 from shared.eos.progress import decode_next_offset
@@ -25,6 +25,7 @@ from shared.events.dead_letters import Reason
 from shared.events.headers import ORIGIN_TIME, Coordinates, origin_time_ms
 from shared.events.payments import decode_accepted, encode_accepted, encode_instruction
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
+from shared.http import keys
 from shared.kafka.admin import transaction_state
 from shared.kafka.client.batches import Batch, CorruptBatchError, decode
 from shared.kafka.lineage import trace
@@ -216,12 +217,12 @@ def _pkdd99(data: bytes) -> None:
 
 def _keys(data: bytes) -> None:
     try:
-        found = access.parse(data)
-    except access.KeysError as error:
+        found = keys.parse(data)
+    except keys.KeysError as error:
         _expect(error.__cause__ is None, str(error))
         return
-    assert 1 <= len(found) <= access.KEYS_MAX
-    assert len(found.clients) <= len(found) <= access.KEYS_PER_CLIENT_MAX * len(found.clients)
+    assert 1 <= len(found) <= keys.KEYS_MAX
+    assert len(found.clients) <= len(found) <= keys.KEYS_PER_CLIENT_MAX * len(found.clients)
 
 
 def _mark(data: bytes) -> None:

@@ -4,10 +4,10 @@ import gzip
 import struct
 from typing import Final
 
-from services.gateway.access import line_of
 from shared.kafka.protocol.codec import Values, encode
 from shared.kafka.protocol.definitions import valid_versions
 from shared.kafka.protocol.headers import encode_request, framed
+from tests.keys import line_of
 from tests.property.test_protocol import NAMES
 from tests.unit.events.test_codecs import VERSION_1, VERSION_2
 from tests.unit.test_kafka_batches import CONTROL, TRANSACTIONAL

@@ -16,6 +16,7 @@ from deploy.local.ports import free_ports
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.reader import read_topics
 from tests.harness import Service, eventually, services
+from tests.keys import KEY
 from tests.payments import payments, with_fields
 
 PATIENT_S = "20"  # brokers of a busy machine are slow; only the test of the deadline needs a short one
@@ -33,7 +34,7 @@ class Gateway:
         self.service = Service("gateway", kafka.bootstrap_servers, directory, **given)
 
     @asynccontextmanager
-    async def client(self, key: str = "") -> AsyncIterator["Client"]:
+    async def client(self, key: str = KEY) -> AsyncIterator["Client"]:
         url = f"http://127.0.0.1:{self.port}"
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         connector = aiohttp.TCPConnector(limit=0)

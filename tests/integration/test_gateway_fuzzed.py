@@ -20,14 +20,12 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from deploy.local.kafka.cluster import LocalKafka
-from services.gateway.access import line_of
 from tests.instructions import instructions
 from tests.integration.test_gateway import Gateway, written
+from tests.keys import AUTHORIZATION
 
 pytestmark = pytest.mark.timeout(240)
 
-KEY = "once_the-fuzzers-own-key"
-AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
 POST, GET = ("/payments", "POST"), ("/payments/{payment_id}", "GET")
 
 bounded = settings(
@@ -83,9 +81,7 @@ class Fuzzed:
 @pytest.fixture(scope="module")
 def fuzzed(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     directory = tmp_path_factory.mktemp("fuzzed")
-    key_file = directory / "keys"
-    key_file.write_text(line_of("fuzzer", KEY))
-    gateway = Gateway(kafka, directory, GATEWAY_API_KEYS_FILE=str(key_file))
+    gateway = Gateway(kafka, directory)
     gateway.service.start()
     try:
         gateway.service.wait_ready()

@@ -20,6 +20,7 @@ from tests.commands import once
 from tests.harness import Service, cluster, services, wait_until
 from tests.integration.test_reconcile import Operator
 from tests.integration.test_verify import BANK_FILE
+from tests.keys import AUTHORIZATION
 from tests.payments import payments
 from tests.proof import assert_exactly_once, send_raw, verdict
 from tests.tiers import full, mostly_full
@@ -56,7 +57,7 @@ class Site:
         """The status and the JSON of an answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(  # to this test's own port
-            f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+            f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json", **AUTHORIZATION}
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 # likewise

@@ -12,6 +12,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from shared.events.headers import Coordinates
 from tests.harness import Service, cluster
+from tests.keys import AUTHORIZATION
 from tests.payments import payments, with_fields
 
 pytestmark = pytest.mark.timeout(180)
@@ -57,7 +58,7 @@ class Client:
 
     async def pay(self, value: bytes) -> dict[str, Any]:
         """Post a payment and return the body of the 202."""
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **AUTHORIZATION}
         async with self._session.post(f"{self._gateway}/payments", data=value, headers=headers) as answer:
             assert answer.status == 202, await answer.text()
             accepted: dict[str, Any] = await answer.json()

@@ -16,8 +16,17 @@ from shared.events.headers import Coordinates
 from shared.kafka.lineage.outcome import Outcome, State
 from tests.gateways import BODY_BYTES_MAX, Log, Outcomes, gateway, let_in
 from tests.harness import eventually
+from tests.keys import KEY
 from tests.partitions import PARTITIONS
 from tests.unit.test_gateway_domain import INVALID, PAYMENT, body
+
+BEGUN = f"""POST /payments HTTP/1.1\r
+Host: x\r
+Authorization: Bearer {KEY}\r
+Content-Type: application/json\r
+Content-Length: 90\r
+\r
+{{"""
 
 
 def refused(reason: str) -> float:
@@ -134,8 +143,7 @@ async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch)
     async with gateway() as site:
         assert site.url.port is not None
         reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
-        head = "POST /payments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{"
-        writer.write(head.encode())
+        writer.write(BEGUN.encode())
         assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
         writer.close()
         assert site.log.records == []
@@ -145,8 +153,7 @@ async def test_a_client_that_disconnects_within_its_body_frees_its_place() -> No
     async with gateway(requests_in_flight_max=1) as site:
         assert site.url.port is not None
         _, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
-        head = "POST /payments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{"
-        writer.write(head.encode())
+        writer.write(BEGUN.encode())
         await writer.drain()
 
         async def taken() -> bool:

@@ -14,7 +14,7 @@ from shared.kafka.lineage.outcome import State
 from tests.gateways import BODY_BYTES_MAX
 from tests.partitions import PARTITIONS
 
-DOCUMENT = openapi.document(BODY_BYTES_MAX, PARTITIONS, asks_for_keys=True)
+DOCUMENT = openapi.document(BODY_BYTES_MAX, PARTITIONS)
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_the_examples_are_valid(example: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(("partitions", "ends"), [(1, "@0"), (12, "@0 to @11")])
 def test_the_partitions_are_those_of_the_installation(partitions: int, ends: str) -> None:
-    document = openapi.document(BODY_BYTES_MAX, partitions, asks_for_keys=False)
+    document = openapi.document(BODY_BYTES_MAX, partitions)
     for field in ("debtor", "creditor"):
         described = document["components"]["schemas"]["Payment"]["properties"][field]["description"]
         assert described.endswith(f"other with {ends}.")
