@@ -5,6 +5,7 @@ from itertools import count
 import msgspec
 
 from shared.events import catalogue
+from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.effects import EffectState
 from shared.events.headers import Coordinates
 from shared.events.payments import DAY_MS, Payment, encode_accepted, encode_instruction
@@ -32,8 +33,10 @@ class Clean(Effects):
         alice, bob, carol: the clients of those payments.
     """
 
-    def __init__(self, partitions: int = PARTITIONS) -> None:
-        super().__init__(partitions)
+    def __init__(
+        self, partitions: int = PARTITIONS, raw_from: int | None = 0, by: SubmittedBy | None = OPERATOR
+    ) -> None:
+        super().__init__(partitions, raw_from, by)
         self.hole = 0  # where a test plants one, in payments.raw on HOME
         self._scene = ""
         self.alice, self.bob, self.carol = ALICE, BOB, "carol"
@@ -169,9 +172,10 @@ def altered_date(world: Clean) -> None:
 
 
 def altered_on_acceptance(world: Clean) -> None:
-    payment = decode_instruction(world.at(world.paid.accepted).value or b"")
+    payment = decode_instruction(world.at(world.paid.raw).value or b"")
     assert isinstance(payment, Payment)
-    world.change(world.paid.accepted, encode_instruction(msgspec.structs.replace(payment, amount_minor=2501)))
+    altered = msgspec.structs.replace(payment, amount_minor=2501)
+    world.change(world.paid.accepted, encode_accepted(altered, -1, OPERATOR))
 
 
 def altered_day_of_receipt(world: Clean) -> None:

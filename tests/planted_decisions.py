@@ -5,9 +5,10 @@ from collections.abc import Callable
 import msgspec
 
 from shared.events import catalogue
+from shared.events.clients import OPERATOR
 from shared.events.effects import Subscription, Subscriptions, encode_request, encode_subscriptions
 from shared.events.headers import SOURCE, Coordinates, header
-from shared.events.payments import SCHEMA_VERSION, Payment, Reversal, encode_instruction
+from shared.events.payments import SCHEMA_VERSION, Payment, Reversal, encode_accepted, encode_instruction
 from shared.events.postings import Account, Decline, encode_account, encode_ledger_event
 from shared.events.reference import Fee, Rate, encode_reference
 from shared.events.transfers import (
@@ -150,18 +151,20 @@ def declined_without_a_limit(world: Clean) -> None:
 def declined_with_cover(world: Clean) -> None:
     trail = world.decline(world.named("w"), world.bob, world.alice)
     payment = Payment(world.named("w"), world.bob, world.alice, 7500, "CZK", SCHEMA_VERSION)
-    for at in (trail.raw, trail.accepted):
-        world.change(at, encode_instruction(payment))
+    world.change(trail.raw, encode_instruction(payment))
+    world.change(trail.accepted, encode_accepted(payment, -1, OPERATOR))
     change_transfer(world, trail, amount_minor=7500, credit_minor=7500)
+
+
+def _declined(payment_id: str, debtor: str, reason: str) -> Decline:
+    return Decline(payment_id, debtor, reason, DATE, notified_by=by_none(debtor), submitted_by=OPERATOR)
 
 
 def declined_as_closed(world: Clean) -> None:
     trail = world.decline(world.named("w"), world.bob, world.alice)
     world.change(
         trail.debit,
-        encode_ledger_event(
-            Decline(world.named("w"), world.bob, "debtor_closed", DATE, notified_by=by_none(world.bob))
-        ),
+        encode_ledger_event(_declined(world.named("w"), world.bob, "debtor_closed")),
     )
 
 
@@ -175,9 +178,7 @@ def declined_for_another_reason_than_its_transfer(world: Clean) -> None:
     trail = world.decline(world.named("w"), world.alice, world.bob, no_rate=True)
     world.change(
         trail.debit,
-        encode_ledger_event(
-            Decline(world.named("w"), world.alice, "amount_vanishes", DATE, notified_by=by_none(world.alice))
-        ),
+        encode_ledger_event(_declined(world.named("w"), world.alice, "amount_vanishes")),
     )
 
 
@@ -212,12 +213,12 @@ def decline_reversal(world: Clean, reverses: str, reason: str) -> None:
     reversal = Reversal(world.named("w"), world.alice, reverses, SCHEMA_VERSION, DATE)
     raw, accepted = world._accept(reversal)
     ordered = world._transfer(
-        encode_transfer(TransferReversal(world.named("w"), world.alice, reverses, DATE)),
+        encode_transfer(TransferReversal(world.named("w"), world.alice, reverses, DATE, submitted_by=OPERATOR)),
         HOME,
         origin=raw,
         source=accepted,
     )
-    event = Decline(world.named("w"), world.alice, reason, DATE, reversal=True, notified_by=by_none(world.alice))
+    event = msgspec.structs.replace(_declined(world.named("w"), world.alice, reason), reversal=True)
     world.append(catalogue.LEDGER_POSTINGS, HOME, encode_ledger_event(event), origin=raw, source=ordered)
     world.log_next_offset(HOME, ordered.offset + 1)
 

@@ -9,12 +9,14 @@ from itertools import count
 
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
+from shared.events.clients import OPERATOR, encode_submitted_by
 from shared.events.dead_letters import Reason
 from shared.events.effects import EffectRequest, EffectState, Subscription, encode_request
-from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
+from shared.events.headers import ORIGIN, SOURCE, SUBMITTED_BY, Coordinates, header
 from shared.events.payments import (
     SCHEMA_VERSION,
     Payment,
+    encode_accepted,
     encode_instruction,
     encode_repeat,
 )
@@ -127,11 +129,15 @@ class TornWorld(Effects):
         first = self._pay(f"earlier-{of.number}", of)
         yield
         repeated, refused = self.at(first.raw).value or b"", b"no payment %d" % of.number
-        paid = encode_instruction(_payment(f"paid-{of.number}", of, p + 1))
+        payment = _payment(f"paid-{of.number}", of, p + 1)
+        paid = encode_instruction(payment)
         for name, value in (("paid", paid), ("repeated", repeated), ("refused", refused)):
             records[name] = self.append(catalogue.PAYMENTS_RAW, p, value)
+            self.add_header(records[name], SUBMITTED_BY, encode_submitted_by(OPERATOR).decode())
         yield
-        records["accepted"] = self.outcome(catalogue.PAYMENTS_ACCEPTED, records["paid"], paid)
+        records["accepted"] = self.outcome(
+            catalogue.PAYMENTS_ACCEPTED, records["paid"], encode_accepted(payment, -1, OPERATOR)
+        )
         instruction = decode_instruction(repeated)
         repeat = encode_repeat(Repeated(instruction.payment_id, instruction.debtor, str(first.raw)))
         records["repeat"] = self.outcome(catalogue.PAYMENTS_DEDUPLICATED, records["repeated"], repeat)
@@ -149,7 +155,7 @@ class TornWorld(Effects):
         yield
         payment = _payment(f"priced-{of.number}", of, p + 1)
         raw = self.raw(encode_instruction(payment), p)
-        records["paid"] = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_instruction(payment))
+        records["paid"] = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_accepted(payment, -1, OPERATOR))
         yield
         records["transfer"] = self.append(
             catalogue.LEDGER_TRANSFERS, p, _transfer(payment), origin=raw, source=records["paid"]
@@ -175,7 +181,10 @@ class TornWorld(Effects):
         for name in ("first", "second"):
             self._debit(of, name, payments[name], raws[name])
         decline = encode_ledger_event(
-            Decline(payments["third"].payment_id, payments["third"].debtor, DeclineReason.INSUFFICIENT_FUNDS, DATE)
+            Decline(
+                *(payments["third"].payment_id, payments["third"].debtor, DeclineReason.INSUFFICIENT_FUNDS, DATE),
+                submitted_by=OPERATOR,
+            )
         )
         records["decline"] = self.append(
             catalogue.LEDGER_POSTINGS, p, decline, origin=raws["third"], source=records["third"]
@@ -188,7 +197,8 @@ class TornWorld(Effects):
         """A debit posting with its states, and its credit leg."""
         ordered, amount = of.records[name], payment.amount_minor
         entries = (Entry(payment.debtor, "CZK", -amount), Entry(f"in-transit@{of.partition}", "CZK", amount))
-        posting = Posting(payment.payment_id, DEBIT, payment.debtor, payment.creditor, entries, DATE)
+        names = payment.payment_id, DEBIT, payment.debtor, payment.creditor
+        posting = Posting(*names, entries, DATE, submitted_by=OPERATOR)
         of.records[f"{name} debit"] = self._post(posting, raw, ordered)
         of.records[f"{name} state"] = last_state(self, payment.debtor)
         leg = CreditLeg(payment.payment_id, payment.debtor, payment.creditor, amount, "CZK", DATE)
@@ -248,5 +258,8 @@ def _payment(payment_id: str, of: Transaction, to: int) -> Payment:
 def _transfer(payment: Payment) -> bytes:
     amount = payment.amount_minor
     return encode_transfer(
-        Transfer(payment.payment_id, payment.debtor, payment.creditor, amount, "CZK", amount, "CZK", DATE)
+        Transfer(
+            *(payment.payment_id, payment.debtor, payment.creditor, amount, "CZK", amount, "CZK", DATE),
+            submitted_by=OPERATOR,
+        )
     )

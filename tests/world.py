@@ -5,24 +5,41 @@ A test changes a record, and checks the verdict of the audit.
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from deploy.checkers.audit import TOPICS, Audit
 from deploy.checkers.verdict import Verdict
 from shared.eos.progress import NextOffset, encode_next_offset
 from shared.eos.records import Record
 from shared.events import catalogue, partitions
+from shared.events.clients import OPERATOR, OWNER_UNNAMED, SubmittedBy, encode_submitted_by
 from shared.events.dead_letters import Reason
-from shared.events.headers import REASON, Coordinates, Headers
+from shared.events.headers import REASON, SUBMITTED_BY, Coordinates, Headers
+from shared.events.installation import OWNERSHIP_KEY, Ownership, encode_ownership
 from shared.events.payments import (
     SCHEMA_VERSION,
+    AccountOpening,
     Instruction,
     Payment,
     Repeat,
     Reversal,
+    encode_accepted,
     encode_instruction,
     encode_repeat,
 )
-from shared.events.postings import Account, Decline, Entry, NotifiedBy, Posting, encode_account, encode_ledger_event
+from shared.events.postings import (
+    Account,
+    AccountTerms,
+    Decline,
+    Entry,
+    NotifiedBy,
+    Posting,
+    encode_account,
+    encode_ledger_event,
+    encode_terms,
+)
 from shared.events.reference import ExpectedBalance, Fee, Rate, encode_reference
 from shared.events.transfers import (
     AccountClosed,
@@ -38,6 +55,8 @@ from tests.partitions import PARTITIONS
 from tests.payments import decode_instruction
 
 DATE = "2026-01-05"
+RECEIVED = "2026-01-05"
+"""Day of receipt of all records at AT_MS."""
 AT_MS = 1_767_600_000_000
 BEYOND_LIMITS_MINOR = 500_000_000
 
@@ -60,14 +79,23 @@ class Trail:
 
 
 class World:
-    """Every topic's records by partition, in order; a marker takes the offset after each."""
+    """Every topic's records by partition, in order; a marker takes the offset after each.
 
-    def __init__(self, partitions: int = PARTITIONS) -> None:
+    Attributes:
+        by: who submits the payments that follow; None is a raw record without the header.
+        raw_from: from which offset of payments.raw on that counts, on every partition; None never.
+    """
+
+    def __init__(
+        self, partitions: int = PARTITIONS, raw_from: int | None = 0, by: SubmittedBy | None = OPERATOR
+    ) -> None:
+        self.by = by
+        self.raw_from = raw_from
         self.partitions = partitions
         self.logs: dict[tuple[str, int], list[Record]] = defaultdict(list)
         self.committed: dict[str, dict[int, int]] = {"ingest": {}, "transform": {}, "ledger": {}, "outbox": {}}
         self.balances: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self.terms: dict[str, tuple[int | None, bool]] = {}
+        self.terms: dict[str, AccountTerms] = {}
         self.beginnings: dict[tuple[str, int], int] = {}
         self.removed: dict[Coordinates, Record] = {}
         self.sinks: dict[str, list[str]] | None = None
@@ -75,6 +103,9 @@ class World:
         self._debits: dict[tuple[str, str], Posting] = {}
         self.now_ms = AT_MS  # timestamp of the records that follow
         self._reference: dict[tuple[str, str], tuple[Fee | Rate | None, str | None]] = {}
+        if raw_from is not None:
+            ownership = Ownership((raw_from,) * partitions, AT_MS)
+            self.append(catalogue.INSTALLATION, 0, encode_ownership(ownership), OWNERSHIP_KEY)
 
     def home(self, account: str) -> int:
         """The partition of an account."""
@@ -146,6 +177,8 @@ class World:
     def raw(self, value: bytes, partition: int) -> Coordinates:
         """Write a raw record, consumed by ingest."""
         at = self.append(catalogue.PAYMENTS_RAW, partition, value)
+        if self.by is not None:
+            self.add_header(at, SUBMITTED_BY, encode_submitted_by(self.by).decode())
         self.committed["ingest"][partition] = at.offset + 1
         self.log_next_offset(partition, at.offset + 1, catalogue.PAYMENTS_IDENTITIES)
         return at
@@ -156,10 +189,14 @@ class World:
 
     def _accept(self, instruction: Instruction) -> tuple[Coordinates, Coordinates]:
         raw = self.raw(encode_instruction(instruction), self.home(instruction.debtor))
-        accepted = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_instruction(instruction))
+        accepted = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_accepted(instruction, -1, self.by))
         self.committed["transform"][raw.partition] = accepted.offset + 1
         self.log_next_offset(raw.partition, accepted.offset + 1, catalogue.TRANSFORM_PROGRESS)
         return raw, accepted
+
+    def counts_for(self, raw: Coordinates) -> SubmittedBy | None:
+        """For whom a payment counts, as the ledger writes it."""
+        return self.by if self.raw_from is not None and raw.offset >= self.raw_from else OPERATOR
 
     def _transfer(self, event: bytes, partition: int, **links: Coordinates) -> Coordinates:
         at = self.append(catalogue.LEDGER_TRANSFERS, partition, event, None, **links)
@@ -199,6 +236,7 @@ class World:
             fee_minor,
             rate,
             priced_by=self._priced_by(debtor, fee_minor, converted),
+            submitted_by=self.by,
         )
         ordered = self._transfer(encode_transfer(transfer), p, origin=raw, source=accepted)
         entries = [
@@ -222,6 +260,7 @@ class World:
             fee_minor=fee_minor,
             rate=rate,
             notified_by=by_none(debtor),
+            submitted_by=self.counts_for(raw),
         )
         self._debits[debtor, payment_id] = posting
         debit = self._post(posting, raw, ordered)
@@ -266,11 +305,14 @@ class World:
 
     def log_account(self, account: str, partition: int, **links: Coordinates) -> Coordinates:
         """Write the account's state to the changelog."""
-        overdraft_minor, closed = self.terms.get(account, (0, False))
-        state = Account(dict(self.balances[account]), overdraft_minor, closed)
+        state = self._state(account)
         return self.append(
             catalogue.LEDGER_BALANCES, partition, encode_account(state), b"account/" + account.encode(), **links
         )
+
+    def _state(self, account: str) -> Account:
+        terms = self.terms.get(account, AccountTerms(OWNER_UNNAMED, 0, None if "@" in account else 0))
+        return Account(dict(self.balances[account]), terms.overdraft_minor, terms.closed, terms.owner, terms.version)
 
     def log_next_offset(
         self, partition: int, next_offset: int, topic: str = catalogue.LEDGER_BALANCES, **links: Coordinates
@@ -279,11 +321,22 @@ class World:
         value = encode_next_offset(NextOffset(next_offset))
         self.append(topic, partition, value, b"next_offset", **links)
 
-    def decline(self, payment_id: str, debtor: str, creditor: str, *, no_rate: bool = False) -> Trail:
+    def _decline(self, event: Decline, raw: Coordinates, ordered: Coordinates) -> Coordinates:
+        whole = msgspec.structs.replace(event, notified_by=by_none(event.debtor), submitted_by=self.counts_for(raw))
+        at = self.append(
+            catalogue.LEDGER_POSTINGS, ordered.partition, encode_ledger_event(whole), origin=raw, source=ordered
+        )
+        self.log_next_offset(ordered.partition, ordered.offset + 1)
+        return at
+
+    def decline(
+        self, payment_id: str, debtor: str, creditor: str, *, no_rate: bool = False, because: str | None = None
+    ) -> Trail:
         """Write a payment that the ledger declines. Its legs' coordinates are the decline's.
 
         Args:
             no_rate: it asks for a currency without a rate; else it is beyond its debtor's limit.
+            because: another reason than that.
         """
         amount_minor, bought = BEYOND_LIMITS_MINOR, "USD" if no_rate else "CZK"
         asked = bought if no_rate else None
@@ -301,18 +354,17 @@ class World:
             DATE,
             decline=reason if no_rate else None,
             priced_by=self._priced_by(debtor, 0, None),
+            submitted_by=self.by,
         )
         ordered = self._transfer(encode_transfer(transfer), p, origin=raw, source=accepted)
-        event = encode_ledger_event(Decline(payment_id, debtor, reason, DATE, notified_by=by_none(debtor)))
-        at = self.append(catalogue.LEDGER_POSTINGS, p, event, origin=raw, source=ordered)
-        self.log_next_offset(p, ordered.offset + 1)
+        at = self._decline(Decline(payment_id, debtor, because or reason, DATE), raw, ordered)
         return Trail(raw, accepted, ordered, at, at, at)
 
     def reverse(self, payment_id: str, debtor: str, reverses: str, *, to_suspense: bool = False) -> Trail:
         """Reverse an earlier payment; to suspense if the debtor was closed since."""
         raw, accepted = self._accept(Reversal(payment_id, debtor, reverses, SCHEMA_VERSION, DATE))
         p = self.home(debtor)
-        event = TransferReversal(payment_id, debtor, reverses, DATE)
+        event = TransferReversal(payment_id, debtor, reverses, DATE, submitted_by=self.by)
         ordered = self._transfer(encode_transfer(event), p, origin=raw, source=accepted)
         original = self._debits[debtor, reverses]
         creditor = original.creditor
@@ -334,6 +386,7 @@ class World:
             reversal=True,
             reverses=reverses,
             notified_by=by_none(debtor),
+            submitted_by=self.counts_for(raw),
         )
         debit = self._post(posting, raw, ordered)
         back = next(entry for entry in entries if entry.account.startswith("in-transit@"))
@@ -358,24 +411,75 @@ class World:
     def dead_letter(self, raw: Coordinates, reason: str) -> Coordinates:
         """Write the dead letter of a raw record."""
         at = self.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, self.at(raw).value or b"")
-        self._add_header(at, REASON, reason)
+        self.add_header(at, REASON, reason)
         return at
 
-    def _add_header(self, where: Coordinates, name: str, value: str) -> None:
+    def add_header(self, where: Coordinates, name: str, value: str) -> None:
         record = self.at(where)
         headers = (*record.headers, (name, value.encode()))
         self.logs[where.topic, where.partition][self._index(where)] = record._replace(headers=headers)
 
     def account_event(self, event: AccountOpened | AccountClosed) -> tuple[Coordinates, Coordinates]:
         """Open or close an account, in ledger.transfers and in ledger.postings."""
-        p = self.home(event.account)
-        at = self._transfer(encode_transfer(event), p)
+        at = self._transfer(encode_transfer(event), self.home(event.account))
+        return at, self._change_terms(event, at, at)
+
+    def _change_terms(
+        self, event: AccountOpened | AccountClosed, origin: Coordinates, source: Coordinates
+    ) -> Coordinates:
+        """Write an account event with its version, the account's state, and its record of ledger.accounts."""
+        account = event.account
+        known = account in self.terms or account in self.balances
+        before = self.terms.get(account, AccountTerms(OWNER_UNNAMED, 0, None if "@" in account else 0))
+        after = msgspec.structs.replace(before, closed=True)
         if isinstance(event, AccountOpened):
-            self.terms[event.account] = (event.overdraft_minor, False)
-        else:
-            self.terms[event.account] = (self.terms[event.account][0], True)
-        posted = self.append(catalogue.LEDGER_POSTINGS, p, encode_ledger_event(event), origin=at, source=at)
-        self._log({event.account}, at)
+            after = AccountTerms(event.owner, before.version, event.overdraft_minor)
+        version = before.version + (after != before or not known)
+        self.terms[account] = after = msgspec.structs.replace(after, version=version)
+        value = encode_ledger_event(msgspec.structs.replace(event, version=version))
+        posted = self.append(catalogue.LEDGER_POSTINGS, source.partition, value, origin=origin, source=source)
+        terms = encode_terms(after)
+        self.append(catalogue.LEDGER_ACCOUNTS, source.partition, terms, account.encode(), origin=origin, source=source)
+        self._log({account}, source)
+        return posted
+
+    def _order_opening(self, opening: AccountOpening) -> tuple[Coordinates, Coordinates, AccountOpened]:
+        raw, accepted = self._accept(opening)
+        client = OWNER_UNNAMED if self.by is None else self.by.client
+        event = AccountOpened(
+            opening.debtor,
+            opening.overdraft_minor,
+            opening.owner or client,
+            0,
+            opening.payment_id,
+            opening.expected_version,
+            RECEIVED,
+            self.by,
+        )
+        at = self._transfer(encode_transfer(event), raw.partition, origin=raw, source=accepted)
+        return raw, at, event
+
+    def open(self, payment_id: str, account: str, **fields: Any) -> tuple[Coordinates, Coordinates]:
+        """Open an account through payments.raw; returns its record of ledger.transfers, and the account event."""
+        raw, at, event = self._order_opening(AccountOpening(payment_id, account, **fields, schema_version=2))
+        event = msgspec.structs.replace(event, submitted_by=self.counts_for(raw))
+        return at, self._change_terms(event, raw, at)
+
+    def decline_opening(
+        self, payment_id: str, account: str, reason: str, **fields: Any
+    ) -> tuple[Coordinates, Coordinates]:
+        """Decline to open it; returns its record of ledger.transfers, and the decline."""
+        raw, at, _ = self._order_opening(AccountOpening(payment_id, account, **fields, schema_version=2))
+        return at, self._decline(Decline(payment_id, account, reason, RECEIVED, opening=True), raw, at)
+
+    def decline_command(self, event: AccountOpened) -> tuple[Coordinates, Coordinates]:
+        """Decline an operator's command as stale, likewise."""
+        at = self._transfer(encode_transfer(event), self.home(event.account))
+        declined = Decline("", event.account, DeclineReason.STALE_VERSION, "", opening=True)
+        posted = self.append(
+            catalogue.LEDGER_POSTINGS, at.partition, encode_ledger_event(declined), origin=at, source=at
+        )
+        self.log_next_offset(at.partition, at.offset + 1)
         return at, posted
 
     def expect(self, account: str, closing_minor: int, opening_minor: int = 0) -> None:

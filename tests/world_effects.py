@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from shared.events import catalogue
+from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.effects import (
     EffectRequest,
     EffectResult,
@@ -44,8 +45,10 @@ class EffectTrail:
 class Effects(World):
     """A system with an outbox and a sink's log."""
 
-    def __init__(self, partitions: int = PARTITIONS) -> None:
-        super().__init__(partitions)
+    def __init__(
+        self, partitions: int = PARTITIONS, raw_from: int | None = 0, by: SubmittedBy | None = OPERATOR
+    ) -> None:
+        super().__init__(partitions, raw_from, by)
         self.log: list[str] = []
         self._subscribed: defaultdict[Coordinates, tuple[Subscription, ...]] = defaultdict(tuple)
         self.sinks = {"file:receipts": self.log}

@@ -10,6 +10,7 @@ from deploy.checkers.verdict import Kind
 from shared.events import catalogue
 from shared.events.headers import Coordinates
 from tests import planted_decisions as planted
+from tests import planted_owners as owners
 from tests.planted import AWAY, HOME, Clean
 from tests.world import end, last_state
 
@@ -157,6 +158,48 @@ ALL: tuple[Wrong, ...] = (
     Wrong(planted.subscription_of_every_account_ignored, "subscribed", Kind.EFFECT_NOT_AS_SUBSCRIBED, paid, paid_by),
     Wrong(planted.notified_by_a_superseded_subscription, "subscribed", Kind.WRONG_REFERENCE, paid),
 )
+
+OWNERS: tuple[Wrong, ...] = (
+    *_of(
+        "cover",
+        Kind.UNAUTHORISED,
+        posted,
+        owners.debited_by_another_client,
+        owners.debited_by_nobody,
+        owners.debited_by_a_former_owner,
+        owners.reversed_by_another_client,
+        owners.house_debited_without_the_scope,
+        owners.owner_changed_by_another_client,
+        owners.opened_with_an_overdraft,
+        owners.opened_for_another_client,
+        owners.opened_by_nobody,
+        owners.account_of_the_operator_taken,
+        owners.closed_account_opened_by_its_client,
+    ),
+    *_of(
+        "cover",
+        Kind.WRONG_DECLINE,
+        posted,
+        owners.declined_as_unauthorised,
+        owners.owner_declined_as_unauthorised,
+        owners.declined_for_funds_though_unauthorised,
+        owners.declined_without_a_rate_though_unauthorised,
+        owners.opening_declined_without_a_cause,
+        owners.opening_declined_as_stale_at_its_version,
+        owners.command_declined_at_its_version,
+    ),
+    *_of(
+        "cover",
+        Kind.WRONG_ACCOUNT_EVENT,
+        posted,
+        owners.opened_at_a_stale_version,
+        owners.command_done_at_a_stale_version,
+        owners.version_skipped,
+        owners.version_kept_though_changed,
+    ),
+    *_of("accounts", Kind.OWNER_DIFFERS, owners.last_listed, owners.account_listed_with_another_owner),
+)
+"""Those on ownership."""
 
 QUICK = (
     planted.fee_too_high,

@@ -10,6 +10,7 @@ from deploy.checkers.books import Books
 from deploy.checkers.cover import REVERSAL_WINDOW, Cover
 from deploy.checkers.effects import Effects
 from deploy.checkers.intake import Intake
+from deploy.checkers.ownership import Submitters
 from deploy.checkers.postings import Postings
 from deploy.checkers.pricing import Pricing
 from deploy.checkers.reference import Versions
@@ -23,6 +24,7 @@ from shared.events.catalogue import (
     EFFECTS_RESULTS,
     EFFECTS_WAITING,
     INSTALLATION,
+    LEDGER_ACCOUNTS,
     LEDGER_BALANCES,
     LEDGER_POSTINGS,
     LEDGER_TRANSFERS,
@@ -53,6 +55,7 @@ TOPICS = (
     LEDGER_TRANSFERS,
     TRANSFORM_PROGRESS,
     LEDGER_BALANCES,
+    LEDGER_ACCOUNTS,
     REFERENCE_BALANCES,
     LEDGER_POSTINGS,
     EFFECTS_REQUESTS,
@@ -102,7 +105,8 @@ class Audit:
         violations_kept: int = VIOLATIONS_KEPT,
     ) -> None:
         self._findings = Findings(violations_kept)
-        self._intake = Intake(self._findings, identity_window, partitions)
+        submitters = Submitters(self._findings)
+        self._intake = Intake(self._findings, submitters, identity_window, partitions)
         self._end_offsets = {
             topic: {partition: end_offsets.get((topic, partition), 0) for partition in range(partitions)}
             for topic in TOPICS
@@ -112,7 +116,9 @@ class Audit:
         subscriptions = Versions(self._findings, REFERENCE_SUBSCRIPTIONS, decode_subscriptions, compacted_before_ms)
         first = {partition: (beginnings or {}).get((EFFECTS_REQUESTS, partition), 0) for partition in range(partitions)}
         self._pricing = Pricing(self._findings, fees, rates)
-        self._transfers = Transfers(self._findings, self._intake, self._pricing, self._end_offsets[LEDGER_TRANSFERS])
+        self._transfers = Transfers(
+            self._findings, self._intake, submitters, self._pricing, self._end_offsets[LEDGER_TRANSFERS]
+        )
         self._books = Books(self._findings, partitions)
         self._cover = Cover(self._findings, self._transfers, self._books, reversal_window)
         self._subscribed = Subscribed(self._findings, subscriptions, first)
@@ -124,6 +130,7 @@ class Audit:
             self._transfers,
             self._postings,
             self._subscribed,
+            submitters,
             first,
             file_sinks=file_sinks,
         )
@@ -131,7 +138,7 @@ class Audit:
             zip(
                 TOPICS,
                 (
-                    self._effects.feed_installation,
+                    submitters.feed,
                     fees.feed,
                     rates.feed,
                     subscriptions.feed,
@@ -143,6 +150,7 @@ class Audit:
                     self._transfers.feed,
                     self._intake.transform_changelog.feed,
                     self._books.feed_changelog,
+                    self._books.feed_accounts,
                     self._books.feed_expected,
                     self._postings.feed,
                     self._effects.feed_requests,

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from deploy.checkers.fingerprints import IN_TRANSIT
-from deploy.checkers.offsets import NONE, Progress, home, named, partition_of, place
+from deploy.checkers.offsets import NONE, Progress, home, named, partition_of, place, readable
+from deploy.checkers.terms import Terms, terms_after, terms_at_first
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.progress import NEXT_OFFSET_KEY
 from shared.eos.records import Record
-from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, REFERENCE_BALANCES
-from shared.events.postings import ACCOUNT_PREFIX, Account, Entry, decode_account
+from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_BALANCES, LEDGER_POSTINGS, REFERENCE_BALANCES
+from shared.events.clients import OWNER_UNNAMED
+from shared.events.postings import ACCOUNT_PREFIX, Account, Entry, decode_account, decode_terms
 from shared.events.reference import ExpectedBalance, decode_expected_balance
 from shared.events.transfers import AccountClosed, AccountOpened
 
@@ -25,14 +27,6 @@ ROUNDING_MINOR = 100
 
 _PAYMENT_PREFIX = b"payment/"
 _Balances = dict[str, dict[str, int]]
-
-
-Terms = tuple[int | None, bool]
-"""An account's overdraft, None for unlimited, and whether it is closed."""
-
-
-def terms_after(terms: Terms, event: AccountOpened | AccountClosed) -> Terms:
-    return (event.overdraft_minor, False) if isinstance(event, AccountOpened) else (terms[0], True)
 
 
 class Books:
@@ -45,6 +39,7 @@ class Books:
         self.progress = Progress(findings, LEDGER_BALANCES)
         self._folded: _Balances = defaultdict(lambda: defaultdict(int))
         self._terms: dict[str, Terms] = {}
+        self._owners: dict[str, tuple[Terms, int]] = {}  # of ledger.accounts, with the place of its record
         self._expected: dict[str, ExpectedBalance] = {}
         self.drift_minor = 0  # after `finish`: sum over currencies of the absolute sum of all balances
         self.exact = 0  # after `finish`, like the next two: accounts by how they compare with the bank's balance
@@ -68,6 +63,14 @@ class Books:
         else:
             self._changelog[account] = (value, at)
 
+    def feed_accounts(self, partition: int, records: list[Record]) -> None:
+        for record, at, where, terms in readable(self._findings, LEDGER_ACCOUNTS, partition, records, decode_terms):
+            account = (record.key or b"").decode(errors="replace")
+            self._owners[account] = Terms(terms.overdraft_minor, terms.closed, terms.owner, terms.version), at
+            right = home(account, self._partitions)
+            if right != partition:
+                self._findings.add(Kind.OWNER_DIFFERS, where, f"{account} lives on partition {right}")
+
     def feed_expected(self, partition: int, records: list[Record]) -> None:
         for record in records:
             account = (record.key or b"").decode(errors="replace")
@@ -86,25 +89,29 @@ class Books:
 
     def fold_terms(self, event: AccountOpened | AccountClosed) -> None:
         """Apply an account's opening or closing, in its partition's order."""
-        self._terms[event.account] = terms_after(self._terms.get(event.account, (0, False)), event)
+        self._terms[event.account] = terms_after(self._terms_of(event.account), event)
 
-    def has_terms(self, event: AccountOpened | AccountClosed) -> bool:
-        """Whether the account's terms are as the event says, so that the event need not be posted."""
-        terms = self._terms.get(event.account, (0, False))
-        return terms_after(terms, event) == terms
+    def terms(self, account: str) -> Terms | None:
+        """Return the account's terms; None where it has no state, neither terms nor a posting."""
+        if account not in self._terms and not any(account in by_account for by_account in self._folded.values()):
+            return None
+        return self._terms_of(account)
 
-    def is_known(self, account: str) -> bool:
-        """Whether the account has any state: terms, or a posting."""
-        return account in self._terms or any(account in by_account for by_account in self._folded.values())
+    def _terms_of(self, account: str) -> Terms:
+        return self._terms.get(account) or terms_at_first(account)
+
+    def owner(self, account: str) -> str:
+        """Return the client that owns the account."""
+        return self._terms[account].owner if account in self._terms else OWNER_UNNAMED
 
     def is_closed(self, account: str) -> bool:
-        return account in self._terms and self._terms[account][1]
+        return account in self._terms and self._terms[account].closed
 
     def overdraft_minor(self, account: str) -> int | None:
         """Return how far below zero the account may go; None is unlimited, as every house account is."""
         if "@" in account:
             return None
-        return self._terms[account][0] if account in self._terms else 0
+        return self._terms[account].overdraft_minor if account in self._terms else 0
 
     def balance_minor(self, account: str, currency: str) -> int:
         """Return the sum of its postings so far."""
@@ -155,6 +162,7 @@ class Books:
     def finish(self) -> None:
         """Compare the two views with each other, with zero and with the bank's balances."""
         balances = self._compare()
+        self._compare_owners()
         drifts = [self._check_sums(balances, LEDGER_BALANCES), self._check_sums(self._folded, LEDGER_POSTINGS)]
         self.drift_minor = max(drifts)
         for account, expected in self._expected.items():
@@ -200,15 +208,27 @@ class Books:
             self._findings.add(Kind.BALANCE_DIFFERS, where, f"{account} lives on partition {right}")
 
     def _compare_terms(self, account: str, state: Account, where: str) -> None:
-        overdraft_minor, closed = self._terms.get(account, (0, False))
-        house = "@" in account  # unlimited by its name, whatever its state says
-        if state.closed != closed or (state.overdraft_minor != overdraft_minor and not house):
+        found, terms = Terms(state.overdraft_minor, state.closed, state.owner, state.version), self._terms_of(account)
+        if "@" in account and account not in self._terms:  # unlimited by its name, whatever its state says
+            found = found._replace(overdraft_minor=None)
+        if found != terms:
             self._findings.add(
-                Kind.TERMS_DIFFER,
-                where,
-                f"{account} has overdraft {state.overdraft_minor} and closed {state.closed}, "
-                f"its events say {overdraft_minor} and {closed}",
+                Kind.TERMS_DIFFER, where, f"{account} has {_shown(found)}; its events say {_shown(terms)}"
             )
+
+    def _compare_owners(self) -> None:
+        """Compare ledger.accounts with the fold of the account events. Those of former versions are not in it."""
+        for account, (_, at) in self._owners.items():
+            if account not in self._terms:
+                self._findings.add(Kind.OWNER_DIFFERS, named(LEDGER_ACCOUNTS, at), f"{account} has no account event")
+        for account, terms in self._terms.items():
+            known = self._owners.get(account)
+            if known is None:
+                if terms.version:
+                    self._findings.add(Kind.OWNER_DIFFERS, LEDGER_ACCOUNTS, f"{account} is missing")
+            elif known[0] != terms:
+                detail = f"{account} has {_shown(known[0])}; its events say {_shown(terms)}"
+                self._findings.add(Kind.OWNER_DIFFERS, named(LEDGER_ACCOUNTS, known[1]), detail)
 
     def _check_sums(self, balances: _Balances, topic: str) -> int:
         """Check I1 and I5 in one view; return its drift in minor units."""
@@ -247,3 +267,8 @@ class Books:
             return named(LEDGER_BALANCES, known[1])
         right = home(account, self._partitions)
         return LEDGER_BALANCES if right == NONE else f"{LEDGER_BALANCES}:{right}"
+
+
+def _shown(terms: Terms) -> str:
+    limit = "no limit" if terms.overdraft_minor is None else f"overdraft {terms.overdraft_minor}"
+    return f"owner {terms.owner}, version {terms.version}, {limit}, {'closed' if terms.closed else 'open'}"

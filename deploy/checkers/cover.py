@@ -1,4 +1,4 @@
-"""The ledger's decisions, taken again in the order of ledger.postings: cover, closed accounts, reversals (I3). Pure.
+"""The ledger's decisions, taken again in the order of ledger.postings: clients, cover, accounts, reversals (I3). Pure.
 
 A partition's postings are in the order in which the ledger decided them, and the fold of those before one is the state
 that it was decided on. `books` has that fold, with the posting itself.
@@ -16,12 +16,14 @@ from typing import Final, NamedTuple
 from deploy.checkers.books import Books
 from deploy.checkers.fingerprints import SUSPENSE, fingerprint, identity
 from deploy.checkers.offsets import offset_of, partition_of
-from deploy.checkers.transfers import REVERSAL, TO_DECLINE, TRANSFER, Transfers
+from deploy.checkers.terms import may_debit, reason_to_decline, shown, version_after
+from deploy.checkers.transfers import ACCOUNT, OPENING, REVERSAL, TO_DECLINE, TRANSFER, Transfers
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
+from shared.events.clients import OPERATOR
 from shared.events.headers import REPAIR, header
 from shared.events.postings import Decline, Posting
-from shared.events.transfers import DeclineReason
+from shared.events.transfers import AccountClosed, AccountOpened, DeclineReason
 
 REVERSAL_WINDOW: Final = 20_000
 
@@ -38,7 +40,7 @@ class _Fault(NamedTuple):
 
 
 class Cover:
-    """Judges debits, credits and declines one by one, each after it was folded.
+    """Judges debits, credits and declines one by one, each after it was folded, and account events before.
 
     Attributes:
         open: decisions that could not be judged, after `finish`.
@@ -75,10 +77,44 @@ class Cover:
             else:
                 self._findings.add(fault.kind, fault.where, fault.detail)
 
+    def account_event(self, event: AccountOpened | AccountClosed, record: Record, source: int, where: str) -> None:
+        """Judge an account event, by the terms before it."""
+        if self._is_repaired(record, source):
+            return
+        account, terms = event.account, self._books.terms(event.account)
+        right = version_after(terms, event)
+        former = event.version == 0 and (terms is None or not terms.version) and self._transfers.may_be_former(source)
+        if event.version != right and not former:
+            detail = f"it gives {account} version {event.version}, and {right} is the next"
+            self._add(Kind.WRONG_ACCOUNT_EVENT, record, source, where, detail)
+        if not isinstance(event, AccountOpened):
+            return
+        reason = self._reason_of_opening(event, source)
+        if reason == DeclineReason.NOT_AUTHORISED:
+            by, owner = self._transfers.submitted_by(source), self._books.owner(account)
+            detail = f"{shown(by)} gave {account} of {owner} to {event.owner}, with overdraft {event.overdraft_minor}"
+            self._add(Kind.UNAUTHORISED, record, source, where, detail)
+        elif reason is not None:
+            detail = f"it expects version {event.expected_version} of {account}, which has another one"
+            self._add(Kind.WRONG_ACCOUNT_EVENT, record, source, where, detail)
+
+    def _reason_of_opening(self, event: AccountOpened, source: int) -> str | None:
+        """Return why an opening has to be declined; operators' commands need no client."""
+        by = self._transfers.submitted_by(source) if self._transfers.flags[source] & OPENING else OPERATOR
+        return reason_to_decline(by, event, self._books.terms(event.account))
+
+    def _may_debit(self, debtor: str, source: int) -> bool:
+        return may_debit(self._transfers.submitted_by(source), debtor, self._books.owner(debtor))
+
     def debit(self, posting: Posting, record: Record, source: int, where: str) -> None:
         """Judge a debit leg; a repair books one whose credit leg exists, whatever the cover is."""
         repaired = self._is_repaired(record, source)
         flags, debtor = self._transfers.flags[source], posting.debtor
+        if flags & (TRANSFER | REVERSAL) and not repaired and not self._may_debit(debtor, source):
+            by, owner = self._transfers.submitted_by(source), self._books.owner(debtor)
+            needed = "needs the scope house" if "@" in debtor else f"belongs to {owner}"
+            detail = f"submitted by {shown(by)}; {debtor} {needed}"
+            self._add(Kind.UNAUTHORISED, record, source, where, detail)
         if flags & REVERSAL:
             original = identity(debtor, posting.reverses or "")
             if original in self._originals:
@@ -120,14 +156,22 @@ class Cover:
     def decline(self, event: Decline, record: Record, source: int, where: str) -> None:
         self._is_repaired(record, source)
         flags = self._transfers.flags[source]
-        if flags & TO_DECLINE:
+        authorised = not flags & (TRANSFER | REVERSAL) or self._may_debit(event.debtor, source)
+        if authorised and flags & TO_DECLINE:
             if self._transfers.prints[source] != fingerprint(event.reason):
                 detail = f"{event.reason} is not the reason of its transfer"
                 self._findings.add(Kind.WRONG_DECLINE, where, detail)
             return
-        if not flags & (TRANSFER | REVERSAL):
+        expected: set[str | None]
+        if not authorised:
+            expected = {DeclineReason.NOT_AUTHORISED}
+        elif flags & ACCOUNT:
+            command = self._transfers.commands[source]
+            expected = {self._reason_of_opening(command, source) if isinstance(command, AccountOpened) else None}
+        elif flags & (TRANSFER | REVERSAL):
+            expected = self._reasons_of_reversal(source) if flags & REVERSAL else {self._reason(event.debtor, source)}
+        else:
             return
-        expected = self._reasons_of_reversal(source) if flags & REVERSAL else {self._reason(event.debtor, source)}
         if event.reason not in expected:
             right = " or ".join(sorted(reason or "none" for reason in expected))
             detail = f"declined for {event.reason}; the reason to decline it: {right}"

@@ -1,6 +1,6 @@
 """The effects: each request has its posting, and each has one result (I11, and I7 and I8 of the effects' topics). Pure.
 
-Feed the installation's id first, the four topics after the postings in any order, and the sinks' logs at any time. Each
+Feed the four topics after the postings in any order, and the sinks' logs at any time. Each
 request is compared with its posting when it is fed; requests, results, dead letters and logs are joined at the end. Of
 the outbox's changelog, only waiting effects are read. Resolutions request no effect.
 """
@@ -21,6 +21,7 @@ from deploy.checkers.effect_outcomes import (
 from deploy.checkers.fingerprints import DECLINE, fingerprint, of_request
 from deploy.checkers.intake import RAW_PREFIX
 from deploy.checkers.offsets import NONE, named, parse_place, partition_of, place, readable
+from deploy.checkers.ownership import Submitters
 from deploy.checkers.postings import Postings
 from deploy.checkers.subscribed import Subscribed
 from deploy.checkers.transfers import DEBITED, LEG, OF_INSTALLATION, POSTED, Transfers
@@ -46,7 +47,6 @@ from shared.events.effects import (
     effect_id,
 )
 from shared.events.headers import ORIGIN, REPAIR, header
-from shared.events.installation import decode_installation
 from shared.events.postings import CREDIT, DEBIT
 
 FILE_SCHEME = "file:"
@@ -74,6 +74,7 @@ class Effects:
         transfers: Transfers,
         postings: Postings,
         subscribed: Subscribed,
+        submitters: Submitters,
         beginnings: Mapping[int, int],
         *,
         file_sinks: bool,
@@ -82,18 +83,13 @@ class Effects:
         self._transfers = transfers
         self._postings = postings
         self._subscribed = subscribed
+        self._submitters = submitters
         self._beginnings = beginnings
         self._file_sinks = file_sinks
         self._rows = EffectRows()
         self._waiting: dict[bytes, int] = {}
         self._sinks: dict[int, str] = {}
-        self._installation = ""
         self.counts = EffectCounts()
-
-    def feed_installation(self, partition: int, records: list[Record]) -> None:
-        """Take the installation's id: the first record counts."""
-        for _, _, _, installation in readable(self._findings, INSTALLATION, partition, records, decode_installation):
-            self._installation = self._installation or installation.id
 
     def feed_requests(self, partition: int, records: list[Record]) -> None:
         for record, at, where, request in readable(
@@ -127,10 +123,10 @@ class Effects:
         if source == NONE or not self._transfers.flags[source] & POSTED:
             return
         named = bool(self._transfers.flags[source] & OF_INSTALLATION)
-        if named and not self._installation:
+        if named and not self._submitters.installation:
             self._findings.add(Kind.EFFECT_ALTERED, where, f"its id has an installation's, and {INSTALLATION} has none")
             return
-        origin, installation = header(record.headers, ORIGIN) or b"", self._installation if named else ""
+        origin, installation = header(record.headers, ORIGIN) or b"", self._submitters.installation if named else ""
         right = effect_id(origin, request.kind, request.event, request.destination, installation=installation)
         if request.effect_id != right:
             self._findings.add(Kind.EFFECT_ALTERED, where, f"its effect_id should be {right}")

@@ -7,8 +7,9 @@ hash(-2). The entries that a transfer must lead to are derived here from the eve
 from collections import defaultdict
 from collections.abc import Iterable
 
+from shared.events.clients import OWNER_UNNAMED
 from shared.events.effects import EffectRequest
-from shared.events.payments import Instruction, Payment, Reversal
+from shared.events.payments import Accepted, AccountOpening, Instruction, Payment, Reversal
 from shared.events.postings import CREDIT, DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal
 
@@ -32,18 +33,42 @@ def identity(debtor: str, payment_id: str) -> int:
     return fingerprint(debtor, payment_id)
 
 
-def of_instruction(instruction: Instruction, value_date: str | None) -> int:
-    """Return the fingerprint of a payment that ingest accepted, with the value date to compare by."""
+def of_instruction(instruction: Instruction) -> int:
+    """Return the fingerprint of an instruction as it was received."""
+    if isinstance(instruction, AccountOpening):
+        terms = instruction.overdraft_minor, instruction.expected_version, instruction.owner
+        return fingerprint(instruction.payment_id, instruction.debtor, terms)
     if isinstance(instruction, Payment):
-        return _of_payment(instruction, instruction.credit_currency or instruction.currency, value_date)
-    return _of_reversal(instruction, value_date)
+        credit_currency = instruction.credit_currency or instruction.currency
+        return _of_payment(instruction, credit_currency, instruction.value_date)
+    return _of_reversal(instruction, instruction.value_date)
 
 
-def of_transfer(transfer: Transfer | TransferReversal) -> int:
-    """Return the fingerprint of transform's output; equals `of_instruction` where nothing was altered."""
+def of_accepted(accepted: Accepted, received_on: str) -> int:
+    """Return the fingerprint of transform's output that an accepted record must lead to, without the price.
+
+    The day of receipt, YYYY-MM-DD, is the value date where there is none.
+    """
+    by = accepted.submitted_by
+    if isinstance(accepted, AccountOpening):
+        owner = accepted.owner or (OWNER_UNNAMED if by is None else by.client)
+        terms = accepted.overdraft_minor, accepted.expected_version, owner
+        return fingerprint(accepted.payment_id, accepted.debtor, terms, received_on, by)
+    value_date = accepted.value_date or received_on
+    if isinstance(accepted, Payment):
+        return fingerprint(_of_payment(accepted, accepted.credit_currency or accepted.currency, value_date), by)
+    return fingerprint(_of_reversal(accepted, value_date), by)
+
+
+def of_transfer(transfer: Transfer | TransferReversal | AccountOpened) -> int:
+    """Return the fingerprint of transform's output; equals `of_accepted` where nothing was altered."""
+    by = transfer.submitted_by
+    if isinstance(transfer, AccountOpened):
+        terms = transfer.overdraft_minor, transfer.expected_version, transfer.owner
+        return fingerprint(transfer.command_id, transfer.account, terms, transfer.value_date, by)
     if isinstance(transfer, Transfer):
-        return _of_payment(transfer, transfer.credit_currency, transfer.value_date)
-    return _of_reversal(transfer, transfer.value_date)
+        return fingerprint(_of_payment(transfer, transfer.credit_currency, transfer.value_date), by)
+    return fingerprint(_of_reversal(transfer, transfer.value_date), by)
 
 
 def _of_payment(one: Payment | Transfer, credit_currency: str, value_date: str | None) -> int:
@@ -131,8 +156,10 @@ def _of_leg(one: CreditLeg | Posting, amount_minor: int, currency: str) -> int:
 
 
 def of_account_event(event: AccountOpened | AccountClosed) -> int:
+    """Return the fingerprint of an account event, without what the ledger adds: its version, and for whom it counts."""
     if isinstance(event, AccountOpened):
-        return fingerprint("opened", event.account, event.overdraft_minor)
+        command = event.command_id, event.expected_version, event.value_date
+        return fingerprint("opened", event.account, event.overdraft_minor, event.owner, command)
     return fingerprint("closed", event.account)
 
 

@@ -2,7 +2,7 @@
 
 Feed payments.raw first, then its three outcome topics and the changelogs of ingest and transform in any order. One
 byte of flags, a fingerprint and an identity are kept for each raw record, an origin and a fingerprint for each
-accepted one.
+accepted one. A raw record names its client in a header, which is compared as well.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from deploy.checkers.fingerprints import fingerprint, identity, of_instruction
+from deploy.checkers.fingerprints import fingerprint, identity, of_accepted, of_instruction
 from deploy.checkers.offsets import (
     NONE,
     Cells,
@@ -24,7 +24,9 @@ from deploy.checkers.offsets import (
     partition_of,
     place,
 )
+from deploy.checkers.ownership import Submitters
 from deploy.checkers.refusals import Gaps, Refusals
+from deploy.checkers.terms import shown
 from deploy.checkers.validity import Judged, judge
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
@@ -36,8 +38,9 @@ from shared.events.catalogue import (
     PAYMENTS_RAW,
     TRANSFORM_PROGRESS,
 )
+from shared.events.clients import decode_submitted_by
 from shared.events.codec import decoder
-from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.headers import ORIGIN, SOURCE, SUBMITTED_BY, header
 from shared.events.payments import (
     DAY_MS,
     Accepted,
@@ -61,7 +64,7 @@ _decode_repeat = decoder(Repeat)
 def _print(judged: Judged, value: bytes) -> int:
     """Return the fingerprint of a raw record: of its fields if it is valid, else of its bytes."""
     instruction = judged.instruction
-    return fingerprint(value) if instruction is None else of_instruction(instruction, instruction.value_date)
+    return fingerprint(value) if instruction is None else of_instruction(instruction)
 
 
 def _day(time_ms: int) -> int:
@@ -72,18 +75,20 @@ def _day(time_ms: int) -> int:
 class Intake:
     """The records of ingest's input and outputs."""
 
-    def __init__(self, findings: Findings, identity_window: int, partitions: int) -> None:
+    def __init__(self, findings: Findings, submitters: Submitters, identity_window: int, partitions: int) -> None:
         self._findings = findings
+        self._submitters = submitters
         self._partitions = partitions
         self._identity_window = identity_window
         self._prints = Cells("Q")
         self._days = Cells("H")  # of receipt; see `_day`
         self._identities = Cells("Q")
+        self._submitted = Cells("I")  # by raw place, the number of who its header names
         self._refusals = Refusals(findings, partitions)
         self.gaps = Gaps()  # in payments.raw
         self.flags = Cells("B")  # by raw place, SEEN, VALID, OUTCOME, ACCEPTED
         self.accepted_origin = Cells("q", NONE)  # by place in payments.accepted, the raw place
-        self.accepted_print = Cells("Q")  # by the same place, with the day of receipt as a missing value date
+        self.accepted_print = Cells("Q")  # by the same place, of what its transfer must say
         self.accepted_flags = Cells("B")  # by the same place, TRANSFERRED
         self.ingest_changelog = Progress(findings, PAYMENTS_IDENTITIES)
         self.transform_changelog = Progress(findings, TRANSFORM_PROGRESS)
@@ -101,6 +106,7 @@ class Intake:
             judged = judge(record.value, self._partitions)
             self.flags[at] = SEEN if judged.faults else SEEN | VALID
             self._prints[at] = _print(judged, record.value or b"")
+            self._submitted[at] = self._submitters.number(decode_submitted_by(header(record.headers, SUBMITTED_BY)))
 
     def feed_accepted(self, partition: int, records: list[Record]) -> None:
         self.accepted += len(records)
@@ -114,8 +120,7 @@ class Intake:
                 continue
             at = place(partition, record.offset)
             self.accepted_origin[at] = origin
-            value_date = instruction.value_date or received_on(instruction, record.timestamp_ms)
-            self.accepted_print[at] = of_instruction(instruction, value_date)
+            self.accepted_print[at] = of_accepted(instruction, received_on(instruction, record.timestamp_ms))
             self._check_partition(partition, home(instruction.debtor, self._partitions), where)
             if origin == NONE:
                 continue
@@ -126,15 +131,23 @@ class Intake:
                 self._findings.add(
                     Kind.ALTERED_OUTCOME, where, f"differs from {named(PAYMENTS_RAW, origin)}, its raw record"
                 )
+            self._check_submitted(instruction, origin, where)
 
     def _differs(self, accepted: Accepted, origin: int) -> bool:
         """Whether an accepted record says otherwise than its raw record, where that can be compared."""
         flags = self.flags[origin]
-        if flags & VALID and self._prints[origin] != of_instruction(accepted, accepted.value_date):
+        if flags & VALID and self._prints[origin] != of_instruction(accepted):
             return True
         if not flags & SEEN or accepted.received_at_ms is None:
             return False
         return _day(accepted.received_at_ms) != self._days[origin]
+
+    def _check_submitted(self, accepted: Accepted, origin: int, where: str) -> None:
+        """Check that it names who submitted it; one that does not need a client may name none."""
+        by, right = accepted.submitted_by, self._submitters.numbered(self._submitted[origin])
+        if by != right and (by is not None or self._submitters.counts_at(origin)):
+            detail = f"submitted by {shown(by)}, and {named(PAYMENTS_RAW, origin)} by {shown(right)}"
+            self._findings.add(Kind.ALTERED_OUTCOME, where, detail)
 
     def _check_valid(self, origin: int, where: str) -> None:
         if origin != NONE and self.flags[origin] & (SEEN | VALID) == SEEN:

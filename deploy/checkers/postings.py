@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from deploy.checkers.books import Books, Terms, terms_after
+from deploy.checkers.account_events import AccountEvents
+from deploy.checkers.books import Books
 from deploy.checkers.cover import Cover
 from deploy.checkers.fingerprints import (
     Net,
     identity,
     net_of,
-    of_account_event,
     of_debit,
     of_leg_posted,
     of_leg_sent,
@@ -30,16 +30,17 @@ from deploy.checkers.offsets import (
     readable,
 )
 from deploy.checkers.subscribed import Subscribed
+from deploy.checkers.terms import shown
 from deploy.checkers.transfers import (
     ACCOUNT,
     DEBITED,
     LEG,
     OF_INSTALLATION,
+    OPENING,
     POSTED,
     REVERSAL,
     TO_DECLINE,
     TRANSFER,
-    TRANSFERS_PREFIX,
     Transfers,
 )
 from deploy.checkers.verdict import Findings, Kind
@@ -76,6 +77,7 @@ class Postings:
         self._books = books
         self._cover = cover
         self._subscribed = subscribed
+        self._account_events = AccountEvents(findings, transfers, books, cover)
         self._firsts = Cells("B")
         self._credits = Cells("B")
         self._debited = Cells("B")
@@ -110,32 +112,27 @@ class Postings:
         return source
 
     def _account_event(self, event: AccountOpened | AccountClosed, record: Record, source: int, where: str) -> None:
-        if self._books.has_terms(event) and self._books.is_known(event.account):
-            self._findings.add(Kind.NEEDLESS_ACCOUNT_EVENT, where, f"the terms of {event.account} were so before")
-        self._books.fold_terms(event)
         self._check_account(event.account, record.partition, where)
-        if source == NONE:
-            return
-        flags = self._transfers.flags[source]
-        if parse_place(header(record.headers, ORIGIN), TRANSFERS_PREFIX) != source:
-            self._findings.add(Kind.ORIGIN_MISMATCH, where, "an account event's origin is its source")
-        if not flags & ACCOUNT or self._transfers.prints[source] != of_account_event(event):
-            self._findings.add(Kind.ALTERED_POSTING, where, f"differs from {named(LEDGER_TRANSFERS, source)}")
-        if flags & POSTED:
-            self._findings.add(
-                Kind.DUPLICATE_ACCOUNT_EVENT, where, f"the second one of {named(LEDGER_TRANSFERS, source)}"
-            )
+        self._account_events.take(event, record, source, where)
+        if source != NONE and self._transfers.flags[source] & OPENING:
+            self._count(self._firsts, self._origin(record, source, where), Kind.DUPLICATE_ACCOUNT_EVENT, where)
 
     def _decline(self, event: Decline, record: Record, source: int, where: str) -> None:
         self.declines += 1
+        if source != NONE:
+            self._transfers.check_submitted(event.submitted_by, source, where)
+        if self._account_events.decline(event, record, source, where):
+            return
         origin = self._origin(record, source, where)
         self._count(self._firsts, origin, Kind.DUPLICATE_DECLINE, where)
         right = self._intake.identity_of(origin)
         if right and right != identity(event.debtor, event.payment_id):
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(PAYMENTS_RAW, origin)} is another payment")
-        elif source != NONE and not self._transfers.flags[source] & (TRANSFER | REVERSAL):
+        elif source != NONE and not self._transfers.flags[source] & (TRANSFER | REVERSAL | OPENING):
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is not a transfer")
         if source != NONE:
+            if event.opening != bool(self._transfers.flags[source] & OPENING):
+                self._findings.add(Kind.ALTERED_POSTING, where, f"its opening is {event.opening}")
             self._cover.decline(event, record, source, where)
             self._subscribed.ask(event, event.debtor, source, record.timestamp_ms, where)
             self.reports[source] = of_reported_decline(event)
@@ -159,7 +156,7 @@ class Postings:
         count = counts[origin]
         counts[origin] = min(count + 1, _COUNT_MAX)
         if count:
-            done = "credited" if counts is self._credits else "debited or declined"
+            done = "credited" if counts is self._credits else "debited, declined or opened"
             self._findings.add(kind, where, f"{named(PAYMENTS_RAW, origin)} was {done} before")
 
     def _posting(self, posting: Posting, record: Record, source: int, where: str) -> None:
@@ -177,6 +174,7 @@ class Postings:
             if origin != NONE:
                 self._debited[origin] = 1
             if source != NONE:
+                self._transfers.check_submitted(posting.submitted_by, source, where)
                 self._cover.debit(posting, record, source, where)
                 self._check_debit(posting, net, source, where)
                 self._check_torn(posting, net, source, where)
@@ -250,6 +248,8 @@ class Postings:
 
     def _check_credit(self, posting: Posting, net: Net, source: int, where: str) -> None:
         ordered = named(LEDGER_TRANSFERS, source)
+        if posting.submitted_by is not None:
+            self._findings.add(Kind.ALTERED_POSTING, where, f"submitted by {shown(posting.submitted_by)}: no credit is")
         if not self._transfers.flags[source] & LEG:
             self._findings.add(Kind.ALTERED_POSTING, where, f"a credit that {ordered} does not order")
         elif self._transfers.prints[source] != of_leg_posted(posting, net, partition_of(source)):
@@ -263,29 +263,19 @@ class Postings:
             where = named(PAYMENTS_RAW, at)
             debited = self._debited[at]
             if not self._firsts[at]:
-                self._findings.add(Kind.LOST, where, "accepted, but neither debited nor declined")
+                self._findings.add(Kind.LOST, where, "accepted, but neither debited, declined nor opened")
             if debited and not self._credits[at]:
                 self._findings.add(Kind.CREDIT_MISSING, where, "debited, but its creditor was not credited")
             if self._credits[at] and not debited:
                 self._findings.add(Kind.ORPHAN_CREDIT, where, "credited, but its debtor was not debited")
         for at, flags in self._transfers.flags.filled():
             posted = bool(flags & POSTED)
-            if posted or not flags & ACCOUNT:  # an account event that changes nothing is not posted
+            # An operator's command that changes nothing is not posted
+            if posted or not flags & ACCOUNT or flags & OPENING:
                 check_consumed(self._findings, LEDGER_TRANSFERS, at, posted, committed_ledger)
             if not posted:
                 check_changelog(self._findings, LEDGER_TRANSFERS, at, self._books.progress, committed_ledger)
-        self._check_account_events(committed_ledger)
-
-    def _check_account_events(self, committed_ledger: Mapping[int, int]) -> None:
-        """Check that the events which were not posted changed nothing at their turn."""
-        for events in self._transfers.account_events.values():
-            terms: Terms = (0, False)
-            for at, event in events:
-                changed = terms_after(terms, event)
-                if self._transfers.flags[at] & POSTED:
-                    terms = changed
-                elif changed != terms:
-                    check_consumed(self._findings, LEDGER_TRANSFERS, at, False, committed_ledger)
+        self._account_events.finish(committed_ledger)
 
 
 def _form_of(event: LedgerEvent) -> int:

@@ -1,6 +1,5 @@
-"""ledger.transfers: one transfer for each accepted payment, one credit leg for each debit (I3, I4, I8). Pure."""
+"""ledger.transfers: one record for each accepted one, one credit leg for each debit (I3, I4, I8). Pure."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 
 from deploy.checkers.fingerprints import (
@@ -13,10 +12,13 @@ from deploy.checkers.fingerprints import (
 )
 from deploy.checkers.intake import RAW_PREFIX, TRANSFERRED, Intake
 from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, readable
+from deploy.checkers.ownership import Submitters
 from deploy.checkers.pricing import Pricing
+from deploy.checkers.terms import shown
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
+from shared.events.clients import SubmittedBy
 from shared.events.headers import ORIGIN, SOURCE, header
 from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal, decode_transfer
@@ -29,6 +31,8 @@ TO_DECLINE = 16
 POSTED = 32
 DEBITED = 64
 OF_INSTALLATION = 128
+OPENING = 256
+"""With ACCOUNT: an instruction of payments.raw, not an operator's command. It has an outcome in any case."""
 
 TRANSFERS_PREFIX = f"{LEDGER_TRANSFERS}:".encode()
 _ACCEPTED_PREFIX = f"{PAYMENTS_ACCEPTED}:".encode()
@@ -50,24 +54,33 @@ class Transfers:
         partitions: of each topic.
         reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
         reverses: by the place of a reversal, the identity that it names.
-        account_events: by account, the records that open or close it, with their places, in order.
+        commands: by place, in the order of each partition, the records that open or close accounts.
     """
 
-    def __init__(self, findings: Findings, intake: Intake, pricing: Pricing, end_offsets: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        findings: Findings,
+        intake: Intake,
+        submitters: Submitters,
+        pricing: Pricing,
+        end_offsets: Mapping[int, int],
+    ) -> None:
         self._findings = findings
+        self._submitters = submitters
         self._pricing = pricing
         self.partitions = len(end_offsets)
         self._intake = intake
         self._end_offsets = end_offsets
-        self.flags = Cells("B")  # what each is, and POSTED, DEBITED and OF_INSTALLATION once its posting was fed
-        self.origin = Cells("q", NONE)  # raw place; NONE for account events
+        self.flags = Cells("H")  # what each is, and POSTED, DEBITED and OF_INSTALLATION once its posting was fed
+        self.origin = Cells("q", NONE)  # raw place; NONE for operators' commands
+        self._submitted = Cells("I")  # number of the client for whom it counts
         self.prints = Cells("Q")  # of what its posting or decline must say; 0 where the record does not determine it
         self._costs = Cells("Q")  # of a transfer, amount and fee, and the number of their currency in the last 8 bits
         self.leg_at = Cells("q", NONE)  # by the place of a debit leg's record, the place of the credit leg that it sent
         self.leg_print = Cells("Q")  # what that credit leg says
         self.reversed: dict[int, dict[tuple[str, str], int] | None] = {}
         self.reverses: dict[int, int] = {}
-        self.account_events: dict[str, list[tuple[int, AccountOpened | AccountClosed]]] = defaultdict(list)
+        self.commands: dict[int, AccountOpened | AccountClosed] = {}
         self.records = 0
 
     def feed(self, partition: int, records: list[Record]) -> None:
@@ -78,9 +91,7 @@ class Transfers:
                     self._credit_leg(event, record, at, where)
                     account = event.creditor
                 case AccountOpened() | AccountClosed():
-                    self.flags[at] = ACCOUNT
-                    self.prints[at] = of_account_event(event)
-                    self.account_events[event.account].append((at, event))
+                    self._account_event(event, record, at, where)
                     account = event.account
                 case _:
                     self._transfer(event, record, at, where)
@@ -89,9 +100,19 @@ class Transfers:
             if right != partition:
                 self._findings.add(Kind.WRONG_PARTITION, where, f"{account} lives on partition {right}")
 
+    def _account_event(self, event: AccountOpened | AccountClosed, record: Record, at: int, where: str) -> None:
+        self.flags[at] = ACCOUNT
+        self.prints[at] = of_account_event(event)
+        self.commands[at] = event
+        if header(record.headers, ORIGIN) is None:
+            return
+        if isinstance(event, AccountClosed):
+            self._findings.add(Kind.ORIGIN_MISMATCH, where, "an account is closed by an operator only")
+            return
+        self.flags[at] |= OPENING
+        self._made_from_accepted(event, record, at, where)
+
     def _transfer(self, event: Transfer | TransferReversal, record: Record, at: int, where: str) -> None:
-        origin = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
-        self.origin[at] = origin
         if isinstance(event, Transfer):
             cost_minor = min(max(event.amount_minor + event.fee_minor, 0), _COST_MAX)
             self._costs[at] = cost_minor << 8 | _CURRENCY_NUMBERS.get(event.currency, 0)
@@ -106,6 +127,15 @@ class Transfers:
             self.flags[at] = REVERSAL
             self.reverses[at] = original = identity(event.debtor, event.reverses)
             self.reversed[original] = None
+        self._made_from_accepted(event, record, at, where)
+
+    def _made_from_accepted(
+        self, event: Transfer | TransferReversal | AccountOpened, record: Record, at: int, where: str
+    ) -> None:
+        """Compare it with the accepted record that it was made from, and note for whom it counts."""
+        origin = parse_place(header(record.headers, ORIGIN), RAW_PREFIX)
+        self.origin[at] = origin
+        self._submitted[at] = self._submitters.number(self._submitters.effective(origin, event.submitted_by))
         source = parse_place(header(record.headers, SOURCE), _ACCEPTED_PREFIX)
         if source == NONE or not self._intake.accepted_print[source]:
             made_from = _text(header(record.headers, SOURCE))
@@ -136,6 +166,21 @@ class Transfers:
             return
         self.leg_at[source] = at
         self.leg_print[source] = self.prints[at]
+
+    def submitted_by(self, at: int) -> SubmittedBy | None:
+        """Return the client for whom a record counts; None for operators' commands."""
+        return self._submitters.numbered(self._submitted[at])
+
+    def check_submitted(self, by: SubmittedBy | None, source: int, where: str) -> None:
+        """Check that an outcome names for whom its source counts; one that does not need a client may name none."""
+        right = self.submitted_by(source)
+        if by != right and (by is not None or self._submitters.counts_at(self.origin[source])):
+            detail = f"submitted by {shown(by)}, and {named(LEDGER_TRANSFERS, source)} counts for {shown(right)}"
+            self._findings.add(Kind.ALTERED_POSTING, where, detail)
+
+    def may_be_former(self, at: int) -> bool:
+        """Whether a former ledger may have decided a record: its partition has payments that need no client."""
+        return self._submitters.counts_from(partition_of(at)) > 0
 
     def cost(self, at: int) -> tuple[int, str]:
         """Return what a transfer takes from its debtor, in minor units, and the currency."""

@@ -1,4 +1,4 @@
-"""The rules for a payment, written down a second time: what is wrong with a raw record. Pure.
+"""The rules for an instruction, written down a second time: what is wrong with a raw record. Pure.
 
 Invariant: nothing here comes from the services' own validation. A record may break several rules, and a refusal may
 name any of them.
@@ -19,6 +19,7 @@ from shared.events.payments import (
     MAX_PAYMENT_ID_CHARS,
     MAX_REFERENCE_CHARS,
     SCHEMA_VERSION,
+    AccountOpening,
     Instruction,
     Payment,
     Reversal,
@@ -38,7 +39,7 @@ _Rule = Callable[[object, int], Reason | None]
 
 
 class Judged(NamedTuple):
-    """A raw record: the payment or reversal that it holds, in the current version, or the rules that it breaks."""
+    """A raw record: the instruction that it holds, in the current version, or the rules that it breaks."""
 
     instruction: Instruction | None
     faults: frozenset[Reason]
@@ -113,10 +114,16 @@ def _faults(fields: Mapping[str, object], shape: "_Shape", partitions: int) -> s
     return faults
 
 
+_OTHERS: Final[Mapping[str, type[Reversal | AccountOpening]]] = {
+    "reversal": Reversal,
+    "account_opening": AccountOpening,
+}
+
+
 def _instruction(fields: Mapping[str, Any], version: int, kind: str) -> Instruction:
     named = {name: value for name, value in fields.items() if name != "type"}
-    if kind == "reversal":
-        return Reversal(**named)
+    if kind in _OTHERS:
+        return _OTHERS[kind](**named)
     if version == SCHEMA_VERSION:
         return Payment(**named)
     occurred_at = fields.get("occurred_at")
@@ -166,6 +173,20 @@ def _account(value: object, partitions: int) -> Reason | None:
     return None if _is_account(value, partitions) else Reason.ACCOUNT_INVALID
 
 
+def _own_account(value: object, partitions: int) -> Reason | None:
+    """Refuse a house account, which nobody opens."""
+    fault = _account(value, partitions)
+    return Reason.ACCOUNT_INVALID if fault is None and "@" in str(value) else fault
+
+
+def _client(value: object, _: int) -> Reason | None:
+    return None if isinstance(value, str) and _CLIENT.fullmatch(value) else Reason.FIELD_INVALID
+
+
+def _count(value: object, _: int) -> Reason | None:
+    return None if type(value) is int and 0 <= value <= MAX_AMOUNT_MINOR else Reason.FIELD_INVALID
+
+
 def _amount(value: object, _: int) -> Reason | None:
     if type(value) is not int:
         return Reason.AMOUNT_NOT_INTEGER
@@ -210,7 +231,7 @@ def _read_before(_value: object, _: int) -> Reason | None:
 class _Shape(NamedTuple):
     rules: Mapping[str, _Rule]  # for each field that it knows
     required: frozenset[str]
-    parties: tuple[str, str]  # fields of the two accounts, which must differ; the second is empty for a reversal
+    parties: tuple[str, str]  # fields of the two accounts, which must differ; the second is empty where there is one
 
 
 _SHAPES: Final[Mapping[tuple[int, str], _Shape]] = {
@@ -255,6 +276,19 @@ _SHAPES: Final[Mapping[tuple[int, str], _Shape]] = {
             "reference": _reference,
         },
         frozenset({"payment_id", "debtor", "reverses"}),
+        ("debtor", ""),
+    ),
+    (2, "account_opening"): _Shape(
+        {
+            "schema_version": _read_before,
+            "type": _read_before,
+            "payment_id": _payment_id,
+            "debtor": _own_account,
+            "overdraft_minor": _or_null(_count),
+            "expected_version": _or_null(_count),
+            "owner": _or_null(_client),
+        },
+        frozenset({"payment_id", "debtor"}),
         ("debtor", ""),
     ),
 }

@@ -44,6 +44,8 @@ class Kind(StrEnum):
     WRONG_DECLINE = "wrong_decline"
     WRONG_RECEIVER = "wrong_receiver"
     NEEDLESS_ACCOUNT_EVENT = "needless_account_event"
+    WRONG_ACCOUNT_EVENT = "wrong_account_event"
+    UNAUTHORISED = "unauthorised"
     WRONG_PARTITION = "wrong_partition"
     CREDIT_MISSING = "credit_missing"
     DUPLICATE_CREDIT = "duplicate_credit"
@@ -68,6 +70,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     BALANCE_DIFFERS = "balance_differs"
     TERMS_DIFFER = "terms_differ"
+    OWNER_DIFFERS = "owner_differs"
     BANK_DIFFERS = "bank_differs"
     EFFECT_UNFOUNDED = "effect_unfounded"
     EFFECT_ALTERED = "effect_altered"
@@ -106,6 +109,8 @@ _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
         Kind.WRONG_DECLINE,
         Kind.WRONG_RECEIVER,
         Kind.NEEDLESS_ACCOUNT_EVENT,
+        Kind.WRONG_ACCOUNT_EVENT,
+        Kind.UNAUTHORISED,
     ),
     "I4": (
         Kind.CREDIT_MISSING,
@@ -127,7 +132,7 @@ _BY_INVARIANT: dict[str, tuple[Kind, ...]] = {
     ),
     "I7": (Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.SKIPPED, Kind.AHEAD),
     "I8": (Kind.SOURCE_MISSING, Kind.ORIGIN_MISMATCH, Kind.UNREADABLE),
-    "I9": (Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER),
+    "I9": (Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER, Kind.OWNER_DIFFERS),
     "I11": (
         Kind.EFFECT_UNFOUNDED,
         Kind.EFFECT_ALTERED,
@@ -225,8 +230,8 @@ class Verdict(msgspec.Struct, frozen=True):
     deduplicated: int
     dead_lettered: int
     postings: int  # leg postings, debit and credit
-    declines: int  # of payments and reversals
-    lost: int  # accepted without debit posting or decline
+    declines: int  # of payments, reversals and openings
+    lost: int  # accepted without debit posting, decline or account event
     duplicated: int  # legs beyond one debit (or decline) and one credit of a payment
     torn: int  # postings and declines whose credit leg or changelog write of the same transaction is absent
     drift_minor: int  # sum over currencies of the absolute sum of all balances

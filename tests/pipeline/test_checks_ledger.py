@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
-from shared.events.postings import Decline, Entry, decode_ledger_event, encode_ledger_event
+from shared.events.postings import AccountTerms, Decline, Entry, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from spark.checks import ledger, repeats
 from spark.decisions import cover
@@ -297,7 +297,7 @@ def test_account_events_are_posted_where_they_change_a_state(spark: SparkSession
         world.remove(posted)
         return at
 
-    world.terms |= dict.fromkeys(("dave", "erin", f"cash@{HOME}"), (0, False))
+    world.terms |= dict.fromkeys(("dave", "erin", f"cash@{HOME}"), AccountTerms("operator", 0))
     silent: list[AccountOpened | AccountClosed] = [
         AccountOpened(ALICE, None),
         AccountClosed("carol"),

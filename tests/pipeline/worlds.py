@@ -10,10 +10,11 @@ from itertools import count
 
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
+from shared.events.clients import OPERATOR, encode_submitted_by
 from shared.events.effects import EffectState
-from shared.events.headers import Coordinates
-from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
-from shared.events.postings import ACCOUNT_PREFIX, DEBIT, Account, Entry, Posting, encode_account
+from shared.events.headers import SUBMITTED_BY, Coordinates
+from shared.events.payments import SCHEMA_VERSION, Payment, encode_accepted, encode_instruction
+from shared.events.postings import ACCOUNT_PREFIX, DEBIT, Entry, Posting, encode_account
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, encode_transfer
 from tests.partitions import PARTITIONS, partition_for
 from tests.planted import FILE, MAIL, WEBHOOK, Clean
@@ -95,8 +96,7 @@ class Volume(Clean):
     def _log(self, accounts: set[str], source: Coordinates) -> None:
         """Write the changelog as the ledger does: each record names the last transfer that it includes."""
         for account in sorted(accounts):
-            overdraft_minor, closed = self.terms.get(account, (None if "@" in account else 0, False))
-            state = encode_account(Account(dict(self.balances[account]), overdraft_minor, closed))
+            state = encode_account(self._state(account))
             key = ACCOUNT_PREFIX + account.encode()
             self.append(catalogue.LEDGER_BALANCES, source.partition, state, key, source=source)
         progress = encode_next_offset(NextOffset(source.offset + 1))
@@ -153,19 +153,24 @@ class Volume(Clean):
         payment = Payment(payment_id, debtor, creditor, amount_minor, currency, SCHEMA_VERSION, None, DATE)
         value = encode_instruction(payment)
         raw = self.append(catalogue.PAYMENTS_RAW, p, value)
+        self.add_header(raw, SUBMITTED_BY, encode_submitted_by(OPERATOR).decode())
         yield
         self.committed["ingest"][p] = raw.offset + 1
-        accepted = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, value)
+        accepted = self.outcome(catalogue.PAYMENTS_ACCEPTED, raw, encode_accepted(payment, -1, OPERATOR))
         yield
         self.committed["transform"][p] = accepted.offset + 1
         transfer = encode_transfer(
-            Transfer(payment_id, debtor, creditor, amount_minor, currency, amount_minor, currency, DATE)
+            Transfer(
+                *(payment_id, debtor, creditor, amount_minor, currency, amount_minor, currency, DATE),
+                submitted_by=OPERATOR,
+            )
         )
         ordered = self.append(catalogue.LEDGER_TRANSFERS, p, transfer, origin=raw, source=accepted)
         yield
         self.committed["ledger"][p] = ordered.offset + 1
         entries = (Entry(debtor, currency, -amount_minor), Entry(f"in-transit@{p}", currency, amount_minor))
-        self._post(Posting(payment_id, DEBIT, debtor, creditor, entries, DATE), raw, ordered)
+        debit = Posting(payment_id, DEBIT, debtor, creditor, entries, DATE, submitted_by=OPERATOR)
+        self._post(debit, raw, ordered)
         leg = CreditLeg(payment_id, debtor, creditor, amount_minor, currency, DATE)
         sent = self.append(catalogue.LEDGER_TRANSFERS, q, encode_transfer(leg), origin=raw, source=ordered)
         yield

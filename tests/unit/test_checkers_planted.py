@@ -10,6 +10,7 @@ from tests import planted
 from tests import planted_links as links
 from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean
 from tests.unit.test_checkers_decisions import PLANTED as DECISIONS
+from tests.unit.test_checkers_owners import PLANTED as OWNERS
 from tests.world import end, found, last_state
 
 PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] = [
@@ -118,7 +119,7 @@ def test_planted_error_is_found(plant: Callable[[Clean], None], kind: Kind, wher
 
 def test_every_kind_is_planted_somewhere() -> None:
     of_effects = {kind for kind in Kind if INVARIANT_OF[kind] == "I11"}
-    of_decisions = {kind for _, kind, _ in DECISIONS}
+    of_decisions = {kind for _, kind, _ in (*DECISIONS, *OWNERS)}
     assert {kind for _, kind, _ in PLANTED} | {Kind.BANK_DIFFERS} | of_effects | of_decisions == set(Kind)
 
 

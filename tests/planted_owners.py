@@ -1,0 +1,226 @@
+"""Wrong decisions on ownership: who may debit an account, who may open it, and which version it gets."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from shared.events import catalogue
+from shared.events.clients import OPERATOR, SubmittedBy
+from shared.events.headers import Coordinates
+from shared.events.postings import decode_ledger_event, decode_terms, encode_ledger_event, encode_terms
+from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
+from tests.planted import HOME, Clean
+from tests.world import World
+
+ACME = SubmittedBy("acme", "0123456789abcdef")
+HOUSE = SubmittedBy("acme", "0123456789abcdef", True)
+OTHER = SubmittedBy("other", "fedcba9876543210")
+
+
+@contextmanager
+def submitted(world: World, by: SubmittedBy | None) -> Iterator[None]:
+    """Have what follows submitted by a client."""
+    before, world.by = world.by, by
+    yield
+    world.by = before
+
+
+def own(world: Clean, name: str = "owned") -> str:
+    """Open an account of acme, which lives at HOME and has cover for small payments."""
+    account = world.client(name, HOME)
+    with submitted(world, ACME):
+        world.open(world.named(f"open-{name}"), account)
+    world.pay(world.named(f"fund-{name}"), world.alice, account, 10_000)
+    return account
+
+
+def change_event(world: World, at: Coordinates, **changes: object) -> None:
+    """Alter a posting, decline or account event."""
+    event = decode_ledger_event(world.at(at).value or b"")
+    world.change(at, encode_ledger_event(msgspec.structs.replace(event, **changes)))
+
+
+def debited_by_another_client(world: Clean) -> None:
+    account = own(world)
+    with submitted(world, OTHER):
+        world.pay(world.named("w"), account, world.bob, 1)
+
+
+def debited_by_nobody(world: Clean) -> None:
+    with submitted(world, None):
+        world.pay(world.named("w"), world.alice, world.bob, 1)
+
+
+def debited_by_a_former_owner(world: Clean) -> None:
+    account = own(world)
+    world.account_event(AccountOpened(account, 0, "other"))
+    with submitted(world, ACME):
+        world.pay(world.named("w"), account, world.bob, 1)
+
+
+def reversed_by_another_client(world: Clean) -> None:
+    with submitted(world, ACME):
+        world.reverse(world.named("w"), world.alice, world.named("p2"))
+
+
+def house_debited_without_the_scope(world: Clean) -> None:
+    with submitted(world, ACME):
+        world.pay(world.named("w"), f"cash@{HOME}", world.bob, 1)
+
+
+def declined_as_unauthorised(world: Clean) -> None:
+    world.decline(world.named("w"), world.alice, world.bob, because="not_authorised")
+
+
+def owner_declined_as_unauthorised(world: Clean) -> None:
+    account = own(world)
+    with submitted(world, ACME):
+        world.decline(world.named("w"), account, world.bob, because="not_authorised")
+
+
+def declined_for_funds_though_unauthorised(world: Clean) -> None:
+    account = own(world)
+    with submitted(world, OTHER):
+        world.decline(world.named("w"), account, world.bob)
+
+
+def declined_without_a_rate_though_unauthorised(world: Clean) -> None:
+    with submitted(world, OTHER):
+        world.decline(world.named("w"), world.alice, world.bob, no_rate=True)
+
+
+def owner_changed_by_another_client(world: Clean) -> None:
+    account = own(world)
+    with submitted(world, OTHER):
+        world.open(world.named("w"), account)
+
+
+def opened_with_an_overdraft(world: Clean) -> None:
+    with submitted(world, ACME):
+        world.open(world.named("w"), world.client("new", HOME), overdraft_minor=5)
+
+
+def opened_for_another_client(world: Clean) -> None:
+    with submitted(world, ACME):
+        world.open(world.named("w"), world.client("new", HOME), owner="other")
+
+
+def opened_by_nobody(world: Clean) -> None:
+    with submitted(world, None):
+        world.open(world.named("w"), world.client("new", HOME))
+
+
+def account_of_the_operator_taken(world: Clean) -> None:
+    account = world.client("funded", HOME)
+    world.pay(world.named("fund"), world.alice, account, 1)
+    with submitted(world, ACME):
+        world.open(world.named("w"), account)
+
+
+def closed_account_opened_by_its_client(world: Clean) -> None:
+    account = own(world)
+    world.account_event(AccountClosed(account))
+    with submitted(world, ACME):
+        world.open(world.named("w"), account)
+
+
+def opening_declined_without_a_cause(world: Clean) -> None:
+    with submitted(world, ACME):
+        world.decline_opening(world.named("w"), world.client("new", HOME), "not_authorised")
+
+
+def opening_declined_as_stale_at_its_version(world: Clean) -> None:
+    account = own(world)
+    with submitted(world, ACME):
+        world.decline_opening(world.named("w"), account, "stale_version", expected_version=1)
+
+
+def opened_at_a_stale_version(world: Clean) -> None:
+    account = own(world)
+    with submitted(world, ACME):
+        world.open(world.named("w"), account, expected_version=0)
+
+
+def command_done_at_a_stale_version(world: Clean) -> None:
+    world.account_event(AccountOpened(world.client("new", HOME), 1, expected_version=3))
+
+
+def command_declined_at_its_version(world: Clean) -> None:
+    world.decline_command(AccountOpened(world.client("new", HOME), 1, expected_version=0))
+
+
+def version_skipped(world: Clean) -> None:
+    account = own(world)
+    world.terms[account] = msgspec.structs.replace(world.terms[account], version=2)
+    world.account_event(AccountOpened(account, 7, "acme"))
+
+
+def version_kept_though_changed(world: Clean) -> None:
+    account = own(world)
+    world.terms[account] = msgspec.structs.replace(world.terms[account], version=0)
+    world.account_event(AccountOpened(account, 7, "acme"))
+
+
+def client_altered_on_acceptance(world: Clean) -> None:
+    value = world.at(world.paid.accepted).value or b""
+    world.change(world.paid.accepted, msgspec.json.encode({**msgspec.json.decode(value), "submitted_by": ACME}))
+
+
+def client_altered_by_transform(world: Clean) -> None:
+    transfer = decode_transfer(world.at(world.paid.transfer).value or b"")
+    world.change(world.paid.transfer, encode_transfer(msgspec.structs.replace(transfer, submitted_by=ACME)))
+
+
+def client_altered_by_the_ledger(world: Clean) -> None:
+    change_event(world, world.paid.debit, submitted_by=HOUSE)
+
+
+def client_dropped_by_the_ledger(world: Clean) -> None:
+    change_event(world, world.paid.debit, submitted_by=None)
+
+
+def client_on_a_credit(world: Clean) -> None:
+    change_event(world, world.paid.credit, submitted_by=OPERATOR)
+
+
+def client_altered_on_a_decline(world: Clean) -> None:
+    change_event(world, world.declined.debit, submitted_by=ACME)
+
+
+def owner_altered_by_transform(world: Clean) -> None:
+    with submitted(world, HOUSE):
+        at, posted = world.open(world.named("w"), world.client("new", HOME), owner="other")
+    transfer = decode_transfer(world.at(at).value or b"")
+    world.change(at, encode_transfer(msgspec.structs.replace(transfer, owner="acme")))
+    change_event(world, posted, owner="acme")
+
+
+def opening_without_an_outcome(world: Clean) -> None:
+    with submitted(world, ACME):
+        world.opened = world.open(world.named("w"), world.client("new", HOME))
+    world.remove(world.opened[1])
+
+
+def opening_with_two_outcomes(world: Clean) -> None:
+    with submitted(world, ACME):
+        _, posted = world.open(world.named("w"), world.client("new", HOME))
+    world.copy(posted)
+
+
+def account_listed_with_another_owner(world: Clean) -> None:
+    own(world)
+    at = last_listed(world)
+    terms = decode_terms(world.at(at).value or b"")
+    assert terms.owner == "acme"
+    world.change(at, encode_terms(msgspec.structs.replace(terms, owner="other")))
+
+
+def account_not_listed(world: Clean) -> None:
+    own(world)
+    world.remove(last_listed(world))
+
+
+def last_listed(world: Clean) -> Coordinates:
+    """The last record of ledger.accounts at HOME."""
+    return Coordinates(catalogue.LEDGER_ACCOUNTS, HOME, world.logs[catalogue.LEDGER_ACCOUNTS, HOME][-1].offset)

@@ -1,0 +1,158 @@
+"""Clients and owners: wrong decisions are found by kind and coordinates, right ones and former records pass."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from deploy.checkers.verdict import INVARIANT_OF, Kind
+from shared.events import catalogue
+from shared.events.headers import SUBMITTED_BY
+from shared.events.installation import OWNERSHIP_KEY, Ownership, encode_ownership
+from shared.events.transfers import AccountClosed, AccountOpened
+from tests import planted_owners as owners
+from tests import wrong_decisions
+from tests.planted import ALICE, AWAY, BOB, HOME, Clean
+from tests.planted_owners import ACME, HOUSE, OTHER, own, submitted
+from tests.world import end, found
+
+Where = Callable[[Clean], object]
+
+PLANTED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
+    *((one.plant, one.kind, one.at) for one in wrong_decisions.OWNERS),
+    (owners.client_altered_on_acceptance, Kind.ALTERED_OUTCOME, lambda w: w.paid.accepted),
+    (owners.client_altered_by_transform, Kind.ALTERED_TRANSFER, lambda w: w.paid.transfer),
+    (owners.client_altered_by_the_ledger, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
+    (owners.client_dropped_by_the_ledger, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
+    (owners.client_on_a_credit, Kind.ALTERED_POSTING, lambda w: w.paid.credit),
+    (owners.client_altered_on_a_decline, Kind.ALTERED_POSTING, lambda w: w.declined.debit),
+    (owners.owner_altered_by_transform, Kind.ALTERED_TRANSFER, wrong_decisions.transfer),
+    (owners.opening_without_an_outcome, Kind.LOST, lambda w: end(w, catalogue.PAYMENTS_RAW, HOME)),
+    (owners.opening_without_an_outcome, Kind.SKIPPED, lambda w: w.opened[0]),
+    (owners.opening_with_two_outcomes, Kind.DUPLICATE_ACCOUNT_EVENT, wrong_decisions.posted),
+    (owners.account_not_listed, Kind.OWNER_DIFFERS, lambda _: catalogue.LEDGER_ACCOUNTS),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "where"), PLANTED, ids=[f"{plant.__name__}-{kind}" for plant, kind, _ in PLANTED]
+)
+def test_a_wrong_decision_on_ownership_is_found(plant: Callable[[Clean], None], kind: Kind, where: Where) -> None:
+    world = Clean()
+    plant(world)
+    verdict = world.audit()
+    assert (kind.value, str(where(world))) in found(verdict)
+    assert (verdict.verdict, verdict.invariants[INVARIANT_OF[kind]].result) == ("fail", "fail")
+
+
+@pytest.mark.parametrize("one", wrong_decisions.OWNERS, ids=lambda one: one.plant.__name__)
+def test_a_wrong_decision_is_reported_once(one: wrong_decisions.Wrong) -> None:
+    world = Clean()
+    one.plant(world)
+    world.expect(BOB, world.balances[BOB]["CZK"])
+    assert world.audit().kinds == {one.kind: 1}
+
+
+def decide_all_kinds(world: Clean) -> None:
+    """Take right decisions of every kind on ownership."""
+    account = own(world)
+    with submitted(world, ACME):
+        world.pay("o1", account, BOB, 100)
+        world.reverse("o2", account, "o1")
+        world.decline("o3", account, BOB)
+        world.decline("o4", ALICE, BOB, because="not_authorised")
+        world.decline("o5", f"cash@{HOME}", BOB, because="not_authorised")
+        world.open("o6", account)  # changes nothing, and has an outcome
+        world.open("o7", account, expected_version=1)
+        world.decline_opening("o8", account, "stale_version", expected_version=0)
+        world.decline_opening("o9", account, "not_authorised", overdraft_minor=None)
+        world.decline_opening("o10", ALICE, "not_authorised")
+        world.decline_opening("o11", BOB, "not_authorised")  # has a balance, and so belongs to the operator
+    with submitted(world, OTHER):
+        world.decline("o12", account, BOB, because="not_authorised")
+        world.decline("o13", account, BOB, no_rate=True, because="not_authorised")
+        world.decline_opening("o14", account, "not_authorised", expected_version=7)
+    with submitted(world, None):
+        world.decline("o15", ALICE, BOB, because="not_authorised")
+    with submitted(world, HOUSE):
+        world.pay("o16", f"cash@{AWAY}", account, 5)
+        world.open("o17", account, owner="other", overdraft_minor=50, expected_version=1)
+    world.decline_command(AccountOpened(account, 5, expected_version=1))
+    world.account_event(AccountOpened(account, 5, "other", expected_version=2))
+    world.account_event(AccountClosed(account))
+    with submitted(world, OTHER):
+        world.decline("o18", account, BOB, because="debtor_closed")
+        world.decline_opening("o19", account, "not_authorised")
+    world.expect(BOB, world.balances[BOB]["CZK"])
+
+
+def test_right_decisions_on_ownership_pass() -> None:
+    world = Clean()
+    decide_all_kinds(world)
+    verdict = world.audit()
+    assert verdict.violations == []
+    assert verdict.verdict == "pass"
+
+
+@pytest.mark.parametrize("raw_from", [None, 10**6])
+def test_before_ownership_is_enforced_every_payment_is_the_operators(raw_from: int | None) -> None:
+    world = Clean(raw_from=raw_from)
+    for by in (ACME, None):
+        with submitted(world, by):
+            world.pay(f"q-{by}", ALICE, BOB, 1)
+    world.expect(BOB, world.balances[BOB]["CZK"])
+    assert world.audit().violations == []
+    owners.declined_as_unauthorised(world)
+    assert world.audit().kinds == {Kind.WRONG_DECLINE: 1}
+
+
+def test_records_of_former_versions_pass_below_the_offsets_of_ownership() -> None:
+    world = former()
+    assert world.audit().violations == []
+    world.logs[catalogue.INSTALLATION, 0].clear()
+    assert world.audit().violations == []
+
+
+def test_records_of_former_versions_do_not_pass_above_the_offsets_of_ownership() -> None:
+    world = former()
+    world.logs[catalogue.INSTALLATION, 0] = Clean().logs[catalogue.INSTALLATION, 0]
+    assert {Kind.UNAUTHORISED, Kind.WRONG_ACCOUNT_EVENT} <= world.audit().kinds.keys()
+
+
+def former() -> Clean:
+    """A system of a former version, without clients, owners and versions."""
+    world = Clean(raw_from=10**6, by=None)
+    for (topic, partition), records in world.logs.items():
+        if topic == catalogue.LEDGER_ACCOUNTS:
+            records.clear()
+        for index, record in enumerate(records):
+            records[index] = record._replace(value=without(topic, record.value))
+            assert SUBMITTED_BY not in dict(record.headers), partition
+    return world
+
+
+def without(topic: str, value: bytes | None) -> bytes | None:
+    """A record as a former version wrote it."""
+    if topic not in {catalogue.LEDGER_POSTINGS, catalogue.LEDGER_BALANCES}:
+        return value
+    fields = msgspec.json.decode(value or b"")
+    return msgspec.json.encode({name: of for name, of in fields.items() if name not in {"submitted_by", "version"}})
+
+
+@pytest.mark.parametrize("header", [b"", b"acme", b"acme:xyz", b"acme:0123456789abcdef:house:", b"\xff:"])
+def test_a_malformed_header_is_nobody(header: bytes) -> None:
+    world = Clean()
+    with submitted(world, None):
+        trail = world.decline("w", ALICE, BOB, because="not_authorised")
+    record = world.at(trail.raw)
+    log = world.logs[record.topic, record.partition]
+    log[log.index(record)] = record._replace(headers=((SUBMITTED_BY, header),))
+    assert world.audit().violations == []
+
+
+def test_the_first_record_of_ownership_counts() -> None:
+    world = Clean()
+    later = encode_ownership(Ownership((10**6,) * 6, 1))
+    world.append(catalogue.INSTALLATION, 0, later, OWNERSHIP_KEY)
+    owners.debited_by_nobody(world)
+    assert Kind.UNAUTHORISED in world.audit().kinds
