@@ -475,7 +475,8 @@ class World:
     def decline_command(self, event: AccountOpened) -> tuple[Coordinates, Coordinates]:
         """Decline an operator's command as stale, likewise."""
         at = self._transfer(encode_transfer(event), self.home(event.account))
-        declined = Decline("", event.account, DeclineReason.STALE_VERSION, "", opening=True)
+        by = by_none(event.account)
+        declined = Decline("", event.account, DeclineReason.STALE_VERSION, "", opening=True, notified_by=by)
         posted = self.append(
             catalogue.LEDGER_POSTINGS, at.partition, encode_ledger_event(declined), origin=at, source=at
         )

@@ -53,7 +53,7 @@ class AccountEvents:
             self._findings.add(Kind.DUPLICATE_ACCOUNT_EVENT, where, detail)
 
     def decline(self, event: Decline, record: Record, source: int, where: str) -> bool:
-        """Take a decline; return whether it is of an operator's command, and judged."""
+        """Take a decline; return whether it is of an operator's command."""
         flags = 0 if source == NONE else self._transfers.flags[source]
         if not flags & ACCOUNT:
             return False
@@ -67,7 +67,6 @@ class AccountEvents:
             self._findings.add(
                 Kind.DUPLICATE_DECLINE, where, f"{named(LEDGER_TRANSFERS, source)} had an outcome before"
             )
-        self._cover.decline(event, record, source, where)
         return True
 
     def _check_own_origin(self, record: Record, source: int, where: str) -> None:

@@ -119,10 +119,17 @@ class Postings:
 
     def _decline(self, event: Decline, record: Record, source: int, where: str) -> None:
         self.declines += 1
+        if not self._account_events.decline(event, record, source, where):
+            self._decline_of_payment(event, record, source, where)
         if source != NONE:
             self._transfers.check_submitted(event.submitted_by, source, where)
-        if self._account_events.decline(event, record, source, where):
-            return
+            self._cover.decline(event, record, source, where)
+            self._subscribed.ask(event, event.debtor, source, record.timestamp_ms, where)
+            self.reports[source] = of_reported_decline(event)
+            self.torn += self._lacks_changelog(None, source, where)
+
+    def _decline_of_payment(self, event: Decline, record: Record, source: int, where: str) -> None:
+        """Check a decline of what payments.raw holds: a payment, a reversal or an opening."""
         origin = self._origin(record, source, where)
         self._count(self._firsts, origin, Kind.DUPLICATE_DECLINE, where)
         right = self._intake.identity_of(origin)
@@ -130,13 +137,8 @@ class Postings:
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(PAYMENTS_RAW, origin)} is another payment")
         elif source != NONE and not self._transfers.flags[source] & (TRANSFER | REVERSAL | OPENING):
             self._findings.add(Kind.ALTERED_POSTING, where, f"{named(LEDGER_TRANSFERS, source)} is not a transfer")
-        if source != NONE:
-            if event.opening != bool(self._transfers.flags[source] & OPENING):
-                self._findings.add(Kind.ALTERED_POSTING, where, f"its opening is {event.opening}")
-            self._cover.decline(event, record, source, where)
-            self._subscribed.ask(event, event.debtor, source, record.timestamp_ms, where)
-            self.reports[source] = of_reported_decline(event)
-            self.torn += self._lacks_changelog(None, source, where)
+        elif source != NONE and event.opening != bool(self._transfers.flags[source] & OPENING):
+            self._findings.add(Kind.ALTERED_POSTING, where, f"its opening is {event.opening}")
 
     def _origin(self, record: Record, source: int, where: str) -> int:
         """Return the raw place of a leg or decline; NONE where no payment was accepted."""

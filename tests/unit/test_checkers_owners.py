@@ -12,7 +12,7 @@ from shared.events.installation import OWNERSHIP_KEY, Ownership, encode_ownershi
 from shared.events.transfers import AccountClosed, AccountOpened
 from tests import planted_owners as owners
 from tests import wrong_decisions
-from tests.planted import ALICE, AWAY, BOB, HOME, Clean
+from tests.planted import ALICE, AWAY, BOB, HOME, MAIL, Clean
 from tests.planted_owners import ACME, HOUSE, OTHER, own, submitted
 from tests.world import end, found
 
@@ -77,7 +77,8 @@ def decide_all_kinds(world: Clean) -> None:
     with submitted(world, HOUSE):
         world.pay("o16", f"cash@{AWAY}", account, 5)
         world.open("o17", account, owner="other", overdraft_minor=50, expected_version=1)
-    world.decline_command(AccountOpened(account, 5, expected_version=1))
+    _, at = world.decline_command(AccountOpened(account, 5, expected_version=1))
+    world.notify(at, "decline_notice", MAIL)
     world.account_event(AccountOpened(account, 5, "other", expected_version=2))
     world.account_event(AccountClosed(account))
     with submitted(world, OTHER):
