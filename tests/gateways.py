@@ -12,6 +12,7 @@ from aiohttp import web
 from yarl import URL
 
 from services.gateway.access import Access, RateLimiter
+from services.gateway.audit import Audit
 from services.gateway.service import Gateway
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
@@ -36,6 +37,7 @@ class Log:
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = 0
+        self.tried = 0
         self.failing = False
 
     async def send(
@@ -43,6 +45,7 @@ class Log:
     ) -> RecordMetadata:
         assert not headers
         self.waiting += 1
+        self.tried += 1
         try:
             await self.open.wait()
         finally:
@@ -97,9 +100,9 @@ class Site:
         return await self.ask("POST", "/payments", data=data, headers=headers or JSON)
 
 
-def let_in(keys: Keys = KEYS, limiter: RateLimiter | None = None) -> Access:
+def let_in(keys: Keys = KEYS, limiter: RateLimiter | None = None, audit: Audit | None = None) -> Access:
     """Access with these keys and limits."""
-    return Access(keys, limiter, time.monotonic_ns, time.time_ns)
+    return Access(keys, limiter, audit or Audit("0"), time.monotonic_ns, time.time_ns)
 
 
 @asynccontextmanager

@@ -11,9 +11,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from services.gateway.access import Access, RateLimiter
+from services.gateway.audit import Audit
+from services.gateway.audit_log import AuditLog
 from services.gateway.service import Gateway
 from shared.eos.records import Record
-from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.catalogue import OPERATIONS_AUDIT, PAYMENTS_RAW
 from shared.http.keyfile import KeyFile
 from shared.http.serving import SERVER_LOG
 from shared.kafka.admin.clock import check_clock
@@ -36,7 +38,8 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
     Once connected it stays ready while Kafka is away: its 503 tells a client more than no gateway at all would.
     """
     brokers, timeout_s = access(settings), settings.accept_timeout_s
-    key_file, admission = guard(settings)
+    audit = Audit(settings.instance)
+    key_file, admission = guard(settings, audit)
 
     async def find(partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
         return await outcome(brokers, partition, offset, deadline_s=timeout_s, is_meant=is_meant)
@@ -51,8 +54,9 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
         requests_in_flight_max=settings.requests_in_flight_max,
         body_bytes_max=settings.body_bytes_max,
     )
-    await check_topics(brokers, [PAYMENTS_RAW], settings.partitions)
+    await check_topics(brokers, [PAYMENTS_RAW, OPERATIONS_AUDIT], settings.partitions)
     await check_clock(brokers, settings.clock_skew_s_max)
+    audit_log = AuditLog(audit, writer, settings.partitions, time.time_ns)
     async with writer:
         runner = web.AppRunner(
             gateway.app(),
@@ -67,14 +71,15 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
             await web.TCPSite(runner, settings.host, settings.port).start()
             process.health.met("kafka")
             log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-            await until_stopped(process.stop, key_file.watch(admission.use))
+            await until_stopped(process.stop, key_file.watch(admission.use), audit_log.run())
             process.health.missing("gateway", "stopping")
         finally:
             await runner.cleanup()
+            await audit_log.flush(stopping=True)
     return 0
 
 
-def guard(settings: GatewaySettings) -> tuple[KeyFile, Access]:
+def guard(settings: GatewaySettings, audit: Audit) -> tuple[KeyFile, Access]:
     """The file of keys of the settings, and the access control by it.
 
     Raises ValueError, with what to change: there is no such file, or a limit limits nothing or everything.
@@ -91,7 +96,7 @@ def guard(settings: GatewaySettings) -> tuple[KeyFile, Access]:
         raise ValueError("ONCE_GATEWAY_IDLE_TIMEOUT_S must be above 0: silent connections would stay for ever")
     key_file = KeyFile(settings.api_keys_file, KEYS_VARIABLE)
     limiter = RateLimiter(settings.rate_per_s, settings.burst) if settings.rate_per_s else None
-    return key_file, Access(key_file.keys, limiter, time.monotonic_ns, time.time_ns)
+    return key_file, Access(key_file.keys, limiter, audit, time.monotonic_ns, time.time_ns)
 
 
 async def until_stopped(stop: asyncio.Event, *background: Coroutine[Any, Any, None]) -> None:

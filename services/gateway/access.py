@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from services.gateway.audit import Audit
 from services.gateway.domain import Refusal, RefusedError
 from shared.http.keys import KeyRefusedError, Keys, Principal
 
@@ -56,15 +57,22 @@ class Access:
     Args:
         keys: the valid ones.
         limiter: None is no limit.
+        audit: counts admitted and refused requests.
         clock: a monotonic clock, nanoseconds.
         wall_clock: nanoseconds since 1970 UTC, by which keys expire.
     """
 
     def __init__(
-        self, keys: Keys, limiter: RateLimiter | None, clock: Callable[[], int], wall_clock: Callable[[], int]
+        self,
+        keys: Keys,
+        limiter: RateLimiter | None,
+        audit: Audit,
+        clock: Callable[[], int],
+        wall_clock: Callable[[], int],
     ) -> None:
         self._keys = keys
         self._limiter = limiter
+        self._audit = audit
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -80,8 +88,9 @@ class Access:
         Raises RefusedError: it has no valid key, or its client asks above the rate. `principal` of the error is set
         where the key is known.
         """
+        now_ms = self._wall_clock() // _MS_NS
         try:
-            principal = self._keys.authenticate(authorization, self._wall_clock() // _MS_NS)
+            principal = self._keys.authenticate(authorization, now_ms)
         except KeyRefusedError as error:
             raise RefusedError(Refusal(error.reason), error.detail, principal=error.principal) from None
         if self._limiter is not None:
@@ -90,4 +99,9 @@ class Access:
                 after_s = -(-wait_ns // SECOND_NS)  # rounded up
                 detail = f"you ask more often than you may: send it again after {after_s} s, and fewer each second"
                 raise RefusedError(Refusal.RATE_EXCEEDED, detail, retry_after_s=after_s, principal=principal)
+        self._audit.used(principal, now_ms)
         return principal
+
+    def refused(self, principal: Principal | None, route: str, reason: str) -> None:
+        """Record a request that was refused, here or for what its principal may do; `route` is the template."""
+        self._audit.refused(principal, route, reason, self._wall_clock() // _MS_NS)

@@ -22,7 +22,7 @@ from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.dead_letters import Reason
 from shared.events.headers import Headers
 from shared.http.page import Document
-from shared.http.serving import Answer, Places, document_answer, json_answer, observed, page_answer
+from shared.http.serving import Answer, Places, document_answer, json_answer, observed, page_answer, route_of
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
 from shared.kafka.lineage.outcome import FINAL, Outcome, RecordNotFoundError
@@ -139,12 +139,14 @@ class Gateway:
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Answer) -> web.StreamResponse:
         """Admit a request, or refuse it before anything is read or looked up."""
-        if request.path not in _WITHOUT_KEY:
-            try:
-                self._access.admit(request.headers.getall("Authorization", ()))
-            except RefusedError as error:
-                HTTP_ACCESS_REFUSED.labels(error.reason.value).inc()
-                raise
+        if request.path in _WITHOUT_KEY:
+            return await handler(request)
+        try:
+            self._access.admit(request.headers.getall("Authorization", ()))
+        except RefusedError as error:
+            HTTP_ACCESS_REFUSED.labels(error.reason.value).inc()
+            self._access.refused(error.principal, route_of(request), error.reason.value)
+            raise
         return await handler(request)
 
     async def post_payment(self, request: web.Request) -> web.Response:

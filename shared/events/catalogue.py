@@ -32,6 +32,7 @@ REFERENCE_TOPICS = (REFERENCE_FEES, REFERENCE_RATES, REFERENCE_SUBSCRIPTIONS)
 """Those that services decide by; a record names the version that decided it."""
 RECONCILIATION_RUNS = "reconciliation.runs"
 OPERATIONS_REPAIRS = "operations.repairs"
+OPERATIONS_AUDIT = "operations.audit"
 INSTALLATION = "installation"
 
 _DAY_MS = 86_400_000
@@ -251,6 +252,13 @@ TOPICS: tuple[Topic, ...] = (
         "Missing records that were written later: the operator, time, service and inputs of each repair.",
         ("once repair",),
         (),
+    ),
+    Topic(
+        OPERATIONS_AUDIT,
+        "client; empty for requests without a known key",
+        "Clients and keys: who added, issued and revoked them, uses of keys, and refused requests.",
+        ("gateway", "once clients"),
+        ("once clients",),
     ),
     Topic(
         INSTALLATION,

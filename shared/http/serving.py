@@ -83,12 +83,17 @@ def page_answer(document: Document, request: web.Request, fallback: str) -> web.
     return web.Response(text=text, content_type="text/html", headers={**HEADERS, **_PAGE_HEADERS})
 
 
+def route_of(request: web.Request) -> str:
+    """The template of a request's route, such as /payments/{payment_id}; `unmatched` without one."""
+    resource = request.match_info.route.resource
+    return _UNMATCHED if resource is None else resource.canonical
+
+
 @web.middleware
 async def observed(request: web.Request, handler: Answer) -> web.StreamResponse:
     """Count and time every answer, by route template."""
-    resource = request.match_info.route.resource
-    route = _UNMATCHED if resource is None else resource.canonical
-    method = _UNMATCHED if resource is None or request.method not in hdrs.METH_ALL else request.method
+    route = route_of(request)
+    method = _UNMATCHED if route == _UNMATCHED or request.method not in hdrs.METH_ALL else request.method
     status = 500
     begun = time.perf_counter()
     try:

@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from services.gateway.access import Access, RateLimiter
+from services.gateway.audit import Audit
 from services.gateway.service import BODY_BYTES_LEAST, BODY_BYTES_MOST
 from shared.http.keys import Keys, key_of
 from shared.http.serving import SERVER_LOG
@@ -123,7 +124,7 @@ class Clock:
 
 
 async def test_new_keys_replace_the_old_ones_at_once() -> None:
-    access = Access(KEYS, RateLimiter(1.0, 1), Clock(), time.time_ns)
+    access = Access(KEYS, RateLimiter(1.0, 1), Audit("0"), Clock(), time.time_ns)
     async with gateway(access=access) as site:
         assert (await site.post(body({}), WITH_KEY))[0] == 202
         access.use(Keys([key_of("shop", "new")]))
@@ -135,7 +136,7 @@ async def test_new_keys_replace_the_old_ones_at_once() -> None:
 async def test_a_client_beyond_its_rate_is_429_and_admitted_after_retry_after() -> None:
     clock = Clock()
     before = sample("once_http_access_refused_total", reason="rate_exceeded")
-    async with gateway(access=Access(KEYS, RateLimiter(0.4, 2), clock, time.time_ns)) as site:
+    async with gateway(access=Access(KEYS, RateLimiter(0.4, 2), Audit("0"), clock, time.time_ns)) as site:
         assert [(await site.post(body({}), WITH_KEY))[0] for _ in range(2)] == [202, 202]
         status, answer, headers = await site.post(body({}), WITH_KEY)
         assert (status, answer["error"], headers["Retry-After"]) == (429, "rate_exceeded", "3")
@@ -223,7 +224,7 @@ async def test_a_malformed_head_is_400_counted_and_never_logged(head: str, logge
 
 
 async def test_no_key_is_ever_logged(logged: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with gateway(access=Access(KEYS, RateLimiter(0.01, 2), time.monotonic_ns, time.time_ns)) as site:
+    async with gateway(access=Access(KEYS, RateLimiter(0.01, 2), Audit("0"), time.monotonic_ns, time.time_ns)) as site:
         site.log.failing = True
         for headers in (WITH_KEY, JSON | {"Authorization": f"Bearer {KEY}x"}, WITH_KEY, WITH_KEY):
             await site.post(body({}), headers)
