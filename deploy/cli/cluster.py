@@ -8,6 +8,8 @@ import click
 
 from deploy import PROJECT_ROOT
 from deploy.cli.output import FC, failing_on
+from deploy.clients.keyring import Keyring
+from deploy.clients.local import client_files
 from deploy.local.supervisor import state
 from shared import settings
 from shared.events.headers import Headers
@@ -80,6 +82,24 @@ directory_option = click.option(
     help="Directory for data, logs and state.  [default: $ONCE_DIR or .once in the project's root]",
 )
 """The option of the local stack's commands."""
+
+
+def _as_keyring(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Keyring:
+    own = client_files(default_directory()).keys
+    named = value or settings.api_keys_file()
+    if named is None and not own.exists():
+        raise click.UsageError("name the gateway's file of keys by --file or ONCE_GATEWAY_API_KEYS_FILE")
+    return Keyring(Path(named or own))
+
+
+api_keys_option = click.option(
+    "--file",
+    "keyring",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_as_keyring,
+    help="File of keys.  [default: $ONCE_GATEWAY_API_KEYS_FILE or the local stack's]",
+)
+"""The option of commands on the gateway's keys; the command gets a `Keyring`, `keyring`."""
 
 
 def timeout_option(text: str, default_s: float) -> Callable[[FC], FC]:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from deploy.cli.cluster import brokers_option, partitions_of, write
-from deploy.cli.output import answer, failing_on, iso_time, json_option, operator, print_rows
+from deploy.cli.output import answer, failing_on, iso_ms, iso_time, json_option, operator, print_rows
 from services.outbox.outcomes import Delivered
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.sinks.email import MAIL_LANE
@@ -64,14 +64,6 @@ def _endpoint(value: str) -> str:
         return value if value == MAIL_LANE else name_of(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}; {MAIL_LANE} is the mail server") from error
-
-
-def _since(value: str) -> int:
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value} is no time: give one such as 2026-01-05T09:30, in UTC") from error
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 _endpoint_argument = click.argument("endpoint", type=_endpoint)
@@ -287,7 +279,7 @@ class _Failed:
 
 @endpoints.command("replay")
 @_endpoint_argument
-@click.option("--since", "since_ms", type=_since, required=True, help="ISO 8601; UTC unless it names an offset.")
+@click.option("--since", "since_ms", type=iso_ms, required=True, help="ISO 8601; UTC unless it names an offset.")
 @brokers_option
 @json_option()
 def replay_endpoint(endpoint: str, since_ms: int, brokers: Access) -> None:

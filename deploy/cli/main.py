@@ -23,8 +23,8 @@ from shared.settings import EXIT_CONFIG, SettingsError
 
 COMMANDS: Final = (
     "up", "down", "status", "logs", "load", "verify", "repair", "reconcile", "breaks", "statement", "sql", "demo",
-    "drill", "trace", "txn", "topics", "dead-letters", "effects", "endpoints", "subscriptions", "accounts", "keys",
-    "fees", "rates", "credentials", "access", "docs",
+    "drill", "trace", "txn", "topics", "dead-letters", "effects", "endpoints", "subscriptions", "accounts", "clients",
+    "keys", "fees", "rates", "credentials", "access", "docs",
 )  # fmt: skip
 """In the order of `once --help`. Each is a module of deploy.cli with a command of the same name."""
 

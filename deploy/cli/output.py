@@ -84,6 +84,15 @@ def iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+def iso_ms(value: str) -> int:
+    """The type of an option: a time in ISO 8601, UTC unless it names an offset, as milliseconds since 1970 UTC."""
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value} is no time: give one such as 2026-01-05T09:30, in UTC") from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 def operator() -> str:
     """The user and host of this process, for what is recorded under an operator's name."""
     return f"{getpass.getuser()}@{socket.gethostname()}"

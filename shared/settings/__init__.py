@@ -48,6 +48,7 @@ __all__ = [
     "SettingsError",
     "TopicSettings",
     "ViewSettings",
+    "api_keys_file",
     "bootstrap_servers",
     "load",
     "load_for",
@@ -150,6 +151,11 @@ def once_directory() -> str | None:
 def bootstrap_servers() -> str | None:
     """Return the brokers for commands, if ONCE_BOOTSTRAP_SERVERS names them."""
     return os.environ.get("ONCE_BOOTSTRAP_SERVERS")
+
+
+def api_keys_file() -> str | None:
+    """Return the gateway's file of keys for commands, if ONCE_GATEWAY_API_KEYS_FILE names one."""
+    return os.environ.get("ONCE_GATEWAY_API_KEYS_FILE") or None
 
 
 def tls_files() -> tuple[str, str]:

@@ -3,7 +3,8 @@
 import click
 import pytest
 
-from deploy.cli.endpoints import _endpoint, _Failed, _since, _Waiting, name_of
+from deploy.cli.endpoints import _endpoint, _Failed, _Waiting, name_of
+from deploy.cli.output import iso_ms
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
 from shared.events.effects import (
@@ -34,9 +35,9 @@ def test_an_endpoint_is_named_without_its_query_and_with_its_port() -> None:
     [("2026-01-05T09:30", 1_767_605_400_000), ("2026-01-05T10:30:00+01:00", 1_767_605_400_000)],
 )
 def test_a_time_is_in_utc_unless_it_names_an_offset(text: str, at_ms: int) -> None:
-    assert _since(text) == at_ms
+    assert iso_ms(text) == at_ms
     with pytest.raises(click.BadParameter, match="is no time"):
-        _since("yesterday")
+        iso_ms("yesterday")
 
 
 def result(number: int, state: str, at_ms: int = 100, destination: str = HOOK, reason: str = "") -> Record:
