@@ -35,6 +35,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_address(text: str) -> bool:
+    """Whether it is an IP address, without brackets or port."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Parse networks in CIDR notation, comma separated; ValueError names the first that is none."""
     return tuple(ipaddress.ip_network(part) for part in text.replace(" ", "").split(",") if part)

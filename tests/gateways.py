@@ -12,20 +12,27 @@ from aiohttp import web
 from yarl import URL
 
 from services.gateway.access import Access, RateLimiter
+from services.gateway.answers import PROBLEM, Outcome
 from services.gateway.audit import Audit
+from services.gateway.domain import Refusal, RefusedError
 from services.gateway.service import Gateway
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW
-from shared.events.headers import Coordinates, Headers
+from shared.events.clients import OWNER_UNNAMED
+from shared.events.headers import SUBMITTED_BY, Coordinates, Headers
+from shared.events.postings import AccountTerms
+from shared.http.hosts import Hosts
 from shared.http.keys import Keys
 from shared.http.serving import SERVER_LOG
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
-from shared.kafka.lineage.outcome import Outcome, RecordNotFoundError, State
+from shared.kafka.lineage import outcome
+from shared.kafka.lineage.outcome import RecordNotFoundError, State
 from tests.keys import AUTHORIZATION, KEYS
-from tests.partitions import PARTITIONS
+from tests.partitions import PARTITIONS, partition_for
 
 BODY_BYTES_MAX = 64 * 1024
+BATCH_BYTES_MAX = 1024 * 1024
 JSON = {"Content-Type": "application/json"}
 
 
@@ -34,16 +41,21 @@ class Log:
 
     def __init__(self) -> None:
         self.records: list[tuple[str, int, bytes | None, bytes | None]] = []
+        self.headers: list[Headers] = []  # of the records
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = 0
         self.tried = 0
         self.failing = False
 
+    def add(self, value: bytes, debtor: str, submitted_by: str) -> None:
+        """Add a record that another process has written."""
+        self.records.append((PAYMENTS_RAW, partition_for(debtor), debtor.encode(), value))
+        self.headers.append(((SUBMITTED_BY, submitted_by.encode()),))
+
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
     ) -> RecordMetadata:
-        assert not headers
         self.waiting += 1
         self.tried += 1
         try:
@@ -53,6 +65,7 @@ class Log:
         if self.failing:
             raise KafkaUnavailableError("no broker answers")
         self.records.append((topic, partition, key, value))
+        self.headers.append(headers)
         return RecordMetadata(topic, partition, len(self.records) - 1, 1_700_000_000_000)
 
 
@@ -61,13 +74,13 @@ class Outcomes:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.answer = Outcome(State.RECEIVED, Coordinates(PAYMENTS_RAW, 0, 0))
+        self.answer = outcome.Outcome(State.RECEIVED, Coordinates(PAYMENTS_RAW, 0, 0))
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = 0
         self.failing = False
 
-    async def find(self, partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
+    async def find(self, partition: int, offset: int, is_meant: Callable[[Record], bool]) -> outcome.Outcome:
         self.waiting += 1
         await self.open.wait()
         if self.failing:
@@ -75,25 +88,63 @@ class Outcomes:
         if offset >= len(self._log.records):
             raise RecordNotFoundError(offset)
         topic, _, key, value = self._log.records[offset]
-        if not is_meant(Record(topic, partition, offset, 0, key, value, ())):
+        if not is_meant(Record(topic, partition, offset, 0, key, value, self._log.headers[offset])):
             raise RecordNotFoundError(offset)
         return self.answer
 
 
-class Site:
-    """A gateway that listens, its writer and its lookup."""
+class Accounts:
+    """Owners in memory; every account without terms belongs to the operator, unless `unnamed` is another client."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: URL, log: Log, outcomes: Outcomes) -> None:
+    def __init__(self) -> None:
+        self.opened: dict[str, AccountTerms] = {}
+        self.pending: dict[str, str] = {}
+        self.unnamed = OWNER_UNNAMED
+
+    def terms(self, account: str) -> AccountTerms | None:
+        return self.opened.get(account)
+
+    def owner_of(self, account: str) -> str:
+        terms = self.opened.get(account)
+        return self.pending.get(account, self.unnamed) if terms is None else terms.owner
+
+    def opens(self, account: str, owner: str) -> None:
+        self.pending[account] = owner
+
+
+class Decided:
+    """A view in memory; it fails with `failing`."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[tuple[str, str], Outcome] = {}
+        self.asked: list[tuple[str, str, float, str]] = []
+        self.failing = False
+
+    async def outcome(self, debtor: str, payment_id: str, wait_s: float, authorization: str) -> Outcome | None:
+        self.asked.append((debtor, payment_id, wait_s, authorization))
+        if self.failing:
+            raise RefusedError(Refusal.VIEW_UNAVAILABLE, "it does not answer: ask again")
+        return self.outcomes.get((debtor, payment_id))
+
+
+class Site:
+    """A gateway that listens, and what it is connected to."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: URL, log: Log, outcomes: Outcomes, owners: Accounts, view: Decided
+    ) -> None:
         self._session = session
         self.url = url
         self.log = log
         self.outcomes = outcomes
+        self.owners = owners
+        self.view = view
 
     async def ask(self, method: str, path: str, **arguments: Any) -> tuple[int, Any, dict[str, str]]:
         target = URL(str(self.url) + path, encoded=True)
         async with self._session.request(method, target, allow_redirects=False, **arguments) as answer:
             text = await answer.read()
-            is_json = answer.content_type == "application/json"
+            is_json = answer.content_type in {"application/json", PROBLEM}
             return answer.status, msgspec.json.decode(text) if is_json else text, dict(answer.headers)
 
     async def post(self, data: Any, headers: dict[str, str] | None = None) -> tuple[int, Any, dict[str, str]]:
@@ -114,14 +165,18 @@ async def gateway(
     idle_timeout_s: float = 75.0,
 ) -> AsyncIterator[Site]:
     log = Log()
-    outcomes = Outcomes(log)
+    outcomes, owners, view = Outcomes(log), Accounts(), Decided()
     made = Gateway(
         log,
         outcomes.find,
         access or let_in(),
+        owners,
+        view,
+        Hosts(["pay.example"]),
         accept_timeout_s=accept_timeout_s,
         requests_in_flight_max=requests_in_flight_max,
         body_bytes_max=body_bytes_max,
+        batch_bytes_max=BATCH_BYTES_MAX,
         partitions=PARTITIONS,
     )
     runner = web.AppRunner(
@@ -137,6 +192,6 @@ async def gateway(
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         # A test of keys sends its own, or none
         async with aiohttp.ClientSession(headers=AUTHORIZATION if access is None else None) as session:
-            yield Site(session, URL(f"http://127.0.0.1:{runner.addresses[0][1]}"), log, outcomes)
+            yield Site(session, URL(f"http://127.0.0.1:{runner.addresses[0][1]}"), log, outcomes, owners, view)
     finally:
         await runner.cleanup()

@@ -13,12 +13,16 @@ from aiohttp import web
 from services.gateway.access import Access, RateLimiter
 from services.gateway.audit import Audit
 from services.gateway.audit_log import AuditLog
+from services.gateway.outcomes import View
+from services.gateway.owners import Owners
 from services.gateway.service import Gateway
 from shared.eos.records import Record
-from shared.events.catalogue import OPERATIONS_AUDIT, PAYMENTS_RAW
+from shared.events.catalogue import LEDGER_ACCOUNTS, OPERATIONS_AUDIT, PAYMENTS_RAW
+from shared.http.hosts import Hosts
 from shared.http.keyfile import KeyFile
 from shared.http.serving import SERVER_LOG
 from shared.kafka.admin.clock import check_clock
+from shared.kafka.admin.installation import ownership
 from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -35,7 +39,8 @@ log = logging.getLogger("services.gateway")
 async def serve(settings: GatewaySettings, process: Process) -> int:
     """Serve until a signal; then take no more, finish what is under way, flush.
 
-    Once connected it stays ready while Kafka is away: its 503 tells a client more than no gateway at all would.
+    It is ready once it knows the owners of accounts. From then on it stays ready while Kafka is away: its 503 says more
+    to a client than a refused connection.
     """
     brokers, timeout_s = access(settings), settings.accept_timeout_s
     audit = Audit(settings.instance)
@@ -45,19 +50,26 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
         return await outcome(brokers, partition, offset, deadline_s=timeout_s, is_meant=is_meant)
 
     writer = IdempotentWriter(brokers, client_id="gateway", request_timeout_s=timeout_s)
+    owners, view = Owners(brokers), View(settings.view_url)
     gateway = Gateway(
         writer,
         find,
         admission,
+        owners,
+        view,
+        Hosts([settings.host, *settings.hosts.split(",")]),
         partitions=settings.partitions,
         accept_timeout_s=timeout_s,
         requests_in_flight_max=settings.requests_in_flight_max,
         body_bytes_max=settings.body_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
     )
-    await check_topics(brokers, [PAYMENTS_RAW, OPERATIONS_AUDIT], settings.partitions)
+    await check_topics(brokers, [PAYMENTS_RAW, LEDGER_ACCOUNTS, OPERATIONS_AUDIT], settings.partitions)
+    await ownership(brokers)  # without the record, the ledger would count every payment as the operator's
     await check_clock(brokers, settings.clock_skew_s_max)
     audit_log = AuditLog(audit, writer, settings.partitions, time.time_ns)
-    async with writer:
+    async with writer, view:
+        await owners.start()
         runner = web.AppRunner(
             gateway.app(),
             access_log=None,
@@ -71,7 +83,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
             await web.TCPSite(runner, settings.host, settings.port).start()
             process.health.met("kafka")
             log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-            await until_stopped(process.stop, key_file.watch(admission.use), audit_log.run())
+            await until_stopped(process.stop, key_file.watch(admission.use), audit_log.run(), owners.follow())
             process.health.missing("gateway", "stopping")
         finally:
             await runner.cleanup()

@@ -46,6 +46,10 @@ class RateLimiter:
         self._full_at_ns[client] = full_at_ns + self._interval_ns
         return 0
 
+    def charge(self, client: str, tokens: int, now_ns: int) -> None:
+        """Take tokens that need not be there: the client's next request waits until they have come back."""
+        self._full_at_ns[client] = max(self._full_at_ns.get(client, now_ns), now_ns) + tokens * self._interval_ns
+
     def keep(self, clients: AbstractSet[str]) -> None:
         """Forget all other clients, so that no more are remembered than exist."""
         self._full_at_ns = {client: at_ns for client, at_ns in self._full_at_ns.items() if client in clients}
@@ -101,6 +105,11 @@ class Access:
                 raise RefusedError(Refusal.RATE_EXCEEDED, detail, retry_after_s=after_s, principal=principal)
         self._audit.used(principal, now_ms)
         return principal
+
+    def charge(self, principal: Principal, payments: int) -> None:
+        """Count the further payments of an admitted batch against the rate of its client."""
+        if self._limiter is not None:
+            self._limiter.charge(principal.client, payments, self._clock())
 
     def refused(self, principal: Principal | None, route: str, reason: str) -> None:
         """Record a request that was refused, here or for what its principal may do; `route` is the template."""

@@ -1,4 +1,4 @@
-"""The gateway's decision about a request, and its answers. Pure.
+"""The gateway's decision about the form of a request. Pure.
 
 Invariant: a payment is admitted if the validator that the gateway shares with ingest accepts it, so ingest never
 refuses the form of a payment that the gateway accepted. Every refusal says what to change.
@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from services.gateway.answers import Problem, Refused, problem
 from shared.events.dead_letters import Reason
 from shared.events.partitions import partition_for
+from shared.events.payments import AccountOpening, Instruction
 from shared.events.validation import InvalidPaymentError, decode_payment
 from shared.http.keys import Principal
 
@@ -33,6 +35,13 @@ class Refusal(StrEnum):
     KEY_UNKNOWN = "key_unknown"
     KEY_EXPIRED = "key_expired"
     RATE_EXCEEDED = "rate_exceeded"
+    NOT_AUTHORISED = "not_authorised"
+    HOST_UNKNOWN = "host_unknown"
+    PARAMETER_INVALID = "parameter_invalid"
+    IDEMPOTENCY_KEY_INVALID = "idempotency_key_invalid"
+    IDEMPOTENCY_KEY_CONFLICT = "idempotency_key_conflict"
+    BATCH_INVALID = "batch_invalid"
+    VIEW_UNAVAILABLE = "view_unavailable"
 
 
 STATUS: Mapping[Reason | Refusal, int] = {
@@ -51,20 +60,12 @@ STATUS: Mapping[Reason | Refusal, int] = {
     Refusal.KEY_UNKNOWN: 401,
     Refusal.KEY_EXPIRED: 401,
     Refusal.RATE_EXCEEDED: 429,
+    Refusal.NOT_AUTHORISED: 403,
+    Refusal.HOST_UNKNOWN: 421,
+    Refusal.PARAMETER_INVALID: 400,
+    Refusal.VIEW_UNAVAILABLE: 503,
 }
 """HTTP status by reason. A reason that is not here is a well-formed object that is no payment: 422."""
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """Why the request was refused, and what to send instead.
-
-    Attributes:
-        error: for machines.
-        detail: for people: what to change.
-    """
-
-    error: str
-    detail: str
 
 
 class RefusedError(Exception):
@@ -92,54 +93,22 @@ class RefusedError(Exception):
     def body(self) -> Refused:
         return Refused(self.reason.value, self.detail)
 
-
-class Accepted(msgspec.Struct, frozen=True):
-    """Where the payment stands. It is on all in-sync replicas; whether it is booked, its state tells.
-
-    Attributes:
-        payment_id: as received.
-        topic, partition, offset: coordinates of the raw record.
-        timestamp_ms: of the record, milliseconds since 1970 UTC.
-    """
-
-    payment_id: str
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-
-
-class PaymentState(msgspec.Struct, frozen=True):
-    """How far a payment has come.
-
-    Attributes:
-        payment_id: as received.
-        topic, partition, offset: coordinates of the raw record.
-        state: received, accepted, posted (debited), completed (credited as well); or deduplicated, dead_lettered,
-            declined.
-        final: whether the state will never change.
-        at: coordinates of the record that says so.
-        reason: why it was declined or dead-lettered.
-        detail: of a dead letter, what to change; of a repeat, the first one's coordinates.
-    """
-
-    payment_id: str
-    topic: str
-    partition: int
-    offset: int
-    state: str
-    final: bool
-    at: str
-    reason: str | None = None
-    detail: str | None = None
+    @property
+    def problem(self) -> Problem:
+        return problem(self.status, self.reason.value, self.detail)
 
 
 class Placement(NamedTuple):
-    """The place of a payment in payments.raw."""
+    """The place of an instruction in payments.raw."""
 
     payment_id: str
-    key: bytes
+    debtor: str
     partition: int
+
+    @property
+    def key(self) -> bytes:
+        """Of the record."""
+        return self.debtor.encode()
 
 
 def check_form(
@@ -167,22 +136,35 @@ def check_form(
 def check_size(size: int, bytes_max: int) -> None:
     """Raise RefusedError if a body, or what has been read of it, is too large."""
     if size > bytes_max:
-        raise RefusedError(
-            Reason.TOO_LARGE, f"the body is above {bytes_max} bytes: send one payment, without other content"
-        )
+        raise RefusedError(Reason.TOO_LARGE, f"the body is above {bytes_max} bytes: send less at once")
 
 
 def place(body: bytes, partitions: int) -> Placement:
     """Decide where a payment or reversal of any schema version goes.
 
-    Raises RefusedError if the body is none, for the reason that ingest would dead-letter it.
+    Raises RefusedError if the body is none, for the reason that ingest would dead-letter it. An account's opening is
+    refused as well: it has a path and a scope of its own.
     """
+    instruction = decode(body, partitions)
+    if isinstance(instruction, AccountOpening):
+        raise RefusedError(
+            Reason.TYPE_UNKNOWN,
+            "type is 'account_opening': send payment or reversal, or open an account by POST /v1/accounts",
+        )
+    return placement_of(instruction, partitions)
+
+
+def decode(value: bytes, partitions: int) -> Instruction:
+    """Decode an instruction; RefusedError for the reason that ingest would dead-letter it."""
     try:
-        instruction = decode_payment(body, partitions)
+        return decode_payment(value, partitions)
     except InvalidPaymentError as error:
         raise RefusedError(error.reason, error.detail) from error
+
+
+def placement_of(instruction: Instruction, partitions: int) -> Placement:
     debtor = instruction.debtor
-    return Placement(instruction.payment_id, debtor.encode(), partition_for(debtor, partitions))
+    return Placement(instruction.payment_id, debtor, partition_for(debtor, partitions))
 
 
 def coordinates(partition: str | None, offset: str | None, partitions: int) -> tuple[int, int]:

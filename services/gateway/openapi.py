@@ -8,20 +8,32 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from services.gateway.domain import MEDIA_TYPE, Accepted, PaymentState, Refusal, Refused
+from services.gateway.answers import (
+    PROBLEM,
+    Accepted,
+    Item,
+    Items,
+    OpeningAccepted,
+    Outcome,
+    PaymentState,
+    Problem,
+    Refused,
+)
+from services.gateway.commands import BATCH_PAYMENTS_MAX, KEY_HEADER, OpeningRequest
+from services.gateway.domain import MEDIA_TYPE, Refusal
+from services.gateway.outcomes import WAIT_S_MAX
 from shared.events.dead_letters import Reason
 from shared.events.fields import account_text
-from shared.events.payments import SCHEMA_VERSION, Payment, Reversal
-from shared.http.page import VERSION, Document, content, describe_attributes, reference, refusals, schemas
+from shared.events.payments import MAX_PAYMENT_ID_CHARS, SCHEMA_VERSION, Payment, Reversal
+from shared.http.page import RETRY_AFTER, VERSION, Document, content, describe_attributes, reference, refusals, schemas
 
-API_VERSION: Final = "1.0.0"
+API_VERSION: Final = "1.1.0"
 
-_CURRENCY: Final = {"pattern": "^[A-Z]{3}$", "description": "An active ISO 4217 code."}
 _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "schema_version": {"enum": [SCHEMA_VERSION], "description": "Version 1 is still read; see above."},
     "payment_id": {"description": "Unique per debtor. Sent again with the same content, it is booked once."},
     "amount_minor": {"description": "In minor units of the currency: 1250 is 12.50 EUR."},
-    "currency": _CURRENCY,
+    "currency": {"pattern": "^[A-Z]{3}$", "description": "An active ISO 4217 code."},
     "credit_currency": {"description": "ISO 4217; what the creditor receives, if another currency."},
     "value_date": {"description": "Business date, YYYY-MM-DD; the day of receipt (UTC) if not sent."},
     "reverses": {"description": "The payment_id of the payment to reverse, in full."},
@@ -43,47 +55,60 @@ REVERSAL_EXAMPLE: Final[Mapping[str, Any]] = {
     "debtor": "2378",
     "reverses": "2026-000017",
 }
+OPENING_EXAMPLE: Final[Mapping[str, Any]] = {"account": "2378", "command_id": "open-2378"}
+_INSTRUCTIONS: Final = {"payment": dict(PAYMENT_EXAMPLE), "reversal": dict(REVERSAL_EXAMPLE)}
 
 _ABOUT: Final = (
-    "A payment that is answered with 202 is on all in-sync replicas and will be decided exactly once. Any other "
-    "answer, or none, is safe to send again with the same payment_id: a repeat with the same content is recognised. "
-    "Fields that are not listed are refused. Schema version 1 (account_from, account_to, memo, occurred_at) is still "
-    "read; new clients send the current version."
+    "A payment that is answered with 202 is on all in-sync replicas and will be decided exactly once. After any other "
+    "answer, or none, send it again with the same payment_id. A repeat is recognised within the window of each "
+    "partition, which counts payments, not time: docs/api.md says how long that is. A client debits only its own "
+    "accounts. Amounts are integers of minor units. Fields that are not listed are refused. Schema version 1 "
+    "(account_from, account_to, memo, occurred_at) is still read; new clients send the current version. The paths "
+    "outside of /v1 are for former clients."
 )
-
 
 _KEY: Final = "key"
 _SCHEMES: Final = {
     _KEY: {
         "type": "http",
         "scheme": "bearer",
-        "description": "The key that who runs this gateway has given you, as Authorization: Bearer KEY.",
+        "description": "The key that the operator has issued to you, as Authorization: Bearer KEY.",
     }
 }
-_REFUSED_ACCESS: Final = {
+_REFUSED: Final = {
     401: "The key is missing, not known or expired.",
+    403: "The key or its client may not do this; the detail says what to change.",
+    421: "The gateway is not known by the name in Host.",
     429: "You ask more often than you may. Send it again after the time in Retry-After.",
 }
 
 
 @cache
-def document(body_bytes_max: int, partitions: int) -> Document:
+def document(body_bytes_max: int, batch_bytes_max: int, partitions: int) -> Document:
     """The whole document. It is made once for the same arguments; do not change it."""
-    security: dict[str, Any] = {"security": [{_KEY: []}]}
+    paths: dict[str, dict[str, dict[str, Any]]] = {
+        "/v1/payments": {"post": _post_payment_v1(body_bytes_max)},
+        "/v1/payments/batch": {"post": _post_batch(batch_bytes_max)},
+        "/v1/payments/{payment_id}": {"get": _get_payment_v1()},
+        "/v1/accounts": {"post": _post_account(body_bytes_max)},
+        "/payments": {"post": _post_payment(body_bytes_max)},
+        "/payments/{payment_id}": {"get": _get_payment(partitions)},
+    }
+    for methods in paths.values():
+        for operation in methods.values():
+            operation["security"] = [{_KEY: []}]
     return {
         "openapi": VERSION,
         "info": {"title": "once gateway", "version": API_VERSION, "description": _ABOUT},
         "servers": [{"url": "/"}],
-        "paths": {
-            "/payments": {"post": _post_payment(body_bytes_max) | security},
-            "/payments/{payment_id}": {"get": _get_payment(partitions) | security},
-        },
+        "paths": paths,
         "components": {"schemas": _schemas(partitions), "securitySchemes": _SCHEMES},
     }
 
 
 def _schemas(partitions: int) -> dict[str, Any]:
-    found = schemas((Payment, Reversal, Accepted, PaymentState, Refused))
+    answers = (Accepted, OpeningAccepted, Item, Items, Outcome, PaymentState, Problem, Refused)
+    found = schemas((Payment, Reversal, OpeningRequest, *answers))
     account = {"description": f"{account_text(partitions)}."}
     fields = {**_FIELDS, "debtor": account, "creditor": account}
     for name in ("Payment", "Reversal"):
@@ -93,81 +118,198 @@ def _schemas(partitions: int) -> dict[str, Any]:
             if field in schema["properties"]:
                 schema["properties"][field] |= further
         del schema["properties"]["schema_version"]["default"]
-        required = [field for field in schema["required"] if field != "type"]
+        required = [field for field in schema["required"] if field not in {"type", "payment_id"}]
         schema["required"] = ["schema_version", *required]
     found["Reversal"]["required"].append("type")  # without it, it is a payment
-    for name in ("Accepted", "PaymentState", "Refused"):
-        describe_attributes(found[name])
+    for struct in (OpeningRequest, *answers):
+        describe_attributes(found[struct.__name__])
     reasons = sorted({*map(str, Reason), *map(str, Refusal)} - {Reason.IDENTITY_CONFLICT, Reason.WRONG_PARTITION})
-    found["Refused"]["properties"]["error"]["enum"] = reasons
+    for name in ("Refused", "Problem"):
+        found[name]["properties"]["error"]["enum"] = reasons
+    found["Batch"] = {
+        "type": "object",
+        "description": "Payments and reversals, each answered by itself.",
+        "properties": {
+            "payments": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": BATCH_PAYMENTS_MAX,
+                # Anything else is answered in its place, and does not refuse the batch
+                "items": {"anyOf": [reference("Payment"), reference("Reversal"), {}]},
+                "description": f"1 to {BATCH_PAYMENTS_MAX:,} of them.",
+            }
+        },
+        "required": ["payments"],
+        "additionalProperties": False,
+    }
     return found
 
 
-def _post_payment(body_bytes_max: int) -> dict[str, Any]:
-    location = {"description": "Where the payment's state is had.", "schema": {"type": "string"}}
-    refused = refusals(
-        {
-            400: "The body is no JSON object.",
-            408: "The body did not come in time.",
-            413: f"The body is above {body_bytes_max} bytes.",
-            415: f"The body is not {MEDIA_TYPE} in UTF-8, or is compressed.",
-            422: "The object is no payment; the detail says what to change.",
-            503: "Kafka cannot take it now, or too many requests are under way. Send it again with its payment_id.",
-        }
-        | _REFUSED_ACCESS,
-        "Refused",
+def _body(text: str, shapes: tuple[str, ...], examples: Mapping[str, Any]) -> dict[str, Any]:
+    schema = reference(shapes[0]) if len(shapes) == 1 else {"oneOf": [reference(shape) for shape in shapes]}
+    shown = {name: {"value": value} for name, value in examples.items()}
+    return {"required": True, "description": text, "content": {MEDIA_TYPE: {"schema": schema, "examples": shown}}}
+
+
+def _answer(text: str, shape: str, headers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"description": text, "content": content(shape)} | ({"headers": dict(headers)} if headers else {})
+
+
+def _location(text: str) -> dict[str, Any]:
+    return {"Location": {"description": text, "schema": {"type": "string"}}}
+
+
+def _refused_writes(bytes_max: int, unprocessable: str) -> dict[int, str]:
+    return _REFUSED | {
+        400: "The body is no JSON object.",
+        408: "The body did not come in time.",
+        413: f"The body is above {bytes_max} bytes.",
+        415: f"The body is not {MEDIA_TYPE} in UTF-8, or is compressed.",
+        422: unprocessable,
+        503: "Kafka cannot take it now, or too many requests are under way. Send it again as it is.",
+    }
+
+
+def _problems(texts: Mapping[int, str]) -> dict[str, Any]:
+    return refusals(texts, "Problem", PROBLEM)
+
+
+def _parameter(
+    name: str, where: str, schema: dict[str, Any], text: str, *, example: object = None, required: bool = True
+) -> dict[str, Any]:
+    shown = {} if example is None else {"example": example}
+    return {"name": name, "in": where, "required": required, "schema": schema, "description": text, **shown}
+
+
+def _idempotency_key(name: str) -> dict[str, Any]:
+    return _parameter(
+        KEY_HEADER,
+        "header",
+        {"type": "string", "minLength": 1, "maxLength": MAX_PAYMENT_ID_CHARS},
+        f"The {name}, if the body has none. If both are sent, they must be the same.",
+        required=False,
     )
-    either = [reference("Payment"), reference("Reversal")]
+
+
+_PAYMENT_ID: Final = _parameter(
+    "payment_id", "path", {"type": "string"}, "As sent.", example=PAYMENT_EXAMPLE["payment_id"]
+)
+
+
+def _post_payment_v1(body_bytes_max: int) -> dict[str, Any]:
+    accepted = "On all in-sync replicas. It will be decided exactly once."
+    return {
+        "operationId": "postPaymentV1",
+        "summary": "Send a payment, or the reversal of one. Needs the scope payments:write.",
+        "parameters": [_idempotency_key("payment_id")],
+        "requestBody": _body(
+            f"At most {body_bytes_max} bytes. They are kept as they are received; a payment without payment_id gets "
+            f"the {KEY_HEADER} as its own.",
+            ("Payment", "Reversal"),
+            _INSTRUCTIONS,
+        ),
+        "responses": {"202": _answer(accepted, "Accepted", _location("Path of its outcome."))}
+        | _problems(_refused_writes(body_bytes_max, "The object is no payment; the detail says what to change.")),
+    }
+
+
+def _post_batch(batch_bytes_max: int) -> dict[str, Any]:
+    return {
+        "operationId": "postBatchV1",
+        "summary": f"Send 1 to {BATCH_PAYMENTS_MAX:,} payments and reversals. Needs the scope payments:write.",
+        "requestBody": _body(
+            f"At most {batch_bytes_max} bytes. A payment that is refused does not refuse the others.",
+            ("Batch",),
+            {"two payments": {"payments": list(_INSTRUCTIONS.values())}},
+        ),
+        "responses": {
+            "207": _answer(
+                "An answer for each payment. Send again those with status 503, after the time in Retry-After.",
+                "Items",
+                RETRY_AFTER,
+            )
+        }
+        | _problems(_refused_writes(batch_bytes_max, "It is no batch; the detail says what to change.")),
+    }
+
+
+def _post_account(body_bytes_max: int) -> dict[str, Any]:
+    accepted = "On all in-sync replicas. Its outcome is opened or declined."
+    return {
+        "operationId": "postAccountV1",
+        "summary": "Open an account, or give an own one new terms. Needs the scope accounts:write.",
+        "parameters": [_idempotency_key("command_id")],
+        "requestBody": _body(
+            f"At most {body_bytes_max} bytes.", ("OpeningRequest",), {"an account": dict(OPENING_EXAMPLE)}
+        ),
+        "responses": {"202": _answer(accepted, "OpeningAccepted", _location("Path of its outcome."))}
+        | _problems(_refused_writes(body_bytes_max, "The object opens no account; the detail says what to change.")),
+    }
+
+
+def _get_payment_v1() -> dict[str, Any]:
+    wait = {"type": "number", "minimum": 0, "maximum": WAIT_S_MAX, "default": 0}
+    return {
+        "operationId": "getPaymentV1",
+        "summary": "Get the outcome of a payment, a reversal or an opening. Needs the scope read.",
+        "parameters": [
+            _PAYMENT_ID,
+            _parameter(
+                "debtor",
+                "query",
+                {"type": "string"},
+                "The account that it debits, or the account to open; an own one.",
+                example=PAYMENT_EXAMPLE["debtor"],
+            ),
+            _parameter("wait", "query", wait, "Seconds to wait at most for the outcome.", example=30, required=False),
+        ],
+        "responses": {"200": _answer("Its outcome; of a repeat, the first one's.", "Outcome")}
+        | _problems(
+            _REFUSED
+            | {
+                400: "A parameter is missing or has no such value.",
+                404: "No outcome is known yet.",
+                503: "The view does not answer, or too many requests are under way.",
+            }
+        ),
+    }
+
+
+def _post_payment(body_bytes_max: int) -> dict[str, Any]:
+    texts = _refused_writes(body_bytes_max, "The object is no payment; the detail says what to change.")
+    accepted = "On all in-sync replicas. It will be decided exactly once."
     return {
         "operationId": "postPayment",
-        "summary": "Send a payment, or the reversal of one.",
-        "requestBody": {
-            "required": True,
-            "description": f"At most {body_bytes_max} bytes. The bytes are kept as they are received.",
-            "content": {
-                MEDIA_TYPE: {
-                    "schema": {"oneOf": either},
-                    "examples": {
-                        "payment": {"value": dict(PAYMENT_EXAMPLE)},
-                        "reversal": {"value": dict(REVERSAL_EXAMPLE)},
-                    },
-                }
-            },
-        },
-        "responses": {
-            "202": {
-                "description": "On all in-sync replicas. It will be decided exactly once.",
-                "headers": {"Location": location},
-                "content": content("Accepted"),
-            },
-            **refused,
-        },
+        "summary": f"As POST /v1/payments, for former clients: {KEY_HEADER} is ignored.",
+        "requestBody": _body(
+            f"At most {body_bytes_max} bytes. The bytes are kept as they are received.",
+            ("Payment", "Reversal"),
+            _INSTRUCTIONS,
+        ),
+        "responses": {"202": _answer(accepted, "Accepted", _location("Where the payment's state is had."))}
+        | refusals(texts, "Refused"),
     }
 
 
 def _get_payment(partitions: int) -> dict[str, Any]:
-    def parameter(name: str, where: str, schema: dict[str, Any], text: str, example: object) -> dict[str, Any]:
-        shown = {"description": text, "example": example}
-        return {"name": name, "in": where, "required": True, "schema": schema, **shown}
-
     number = {"type": "integer", "minimum": 0}
     from_location = "From the Location of the 202."
-    refused = refusals(
-        {
-            400: "The coordinates are missing or are none.",
-            404: "No payment of this payment_id stands at these coordinates.",
-            503: "The brokers did not answer in time, or too many requests are under way.",
-        }
-        | _REFUSED_ACCESS,
-        "Refused",
-    )
     return {
         "operationId": "getPayment",
-        "summary": "See how far a payment has come.",
+        "summary": "See how far a raw record has come. It searches the topics, and does not wait.",
         "parameters": [
-            parameter("payment_id", "path", {"type": "string"}, "As sent.", PAYMENT_EXAMPLE["payment_id"]),
-            parameter("partition", "query", number | {"maximum": partitions - 1}, from_location, 0),
-            parameter("offset", "query", number, from_location, 0),
+            _PAYMENT_ID,
+            _parameter("partition", "query", number | {"maximum": partitions - 1}, from_location, example=0),
+            _parameter("offset", "query", number, from_location, example=0),
         ],
-        "responses": {"200": {"description": "Its state.", "content": content("PaymentState")}, **refused},
+        "responses": {"200": _answer("Its state.", "PaymentState")}
+        | refusals(
+            _REFUSED
+            | {
+                400: "The coordinates are missing or are none.",
+                404: "No payment of this payment_id, of yours, has these coordinates.",
+                503: "The brokers did not answer in time, or too many requests are under way.",
+            },
+            "Refused",
+        ),
     }

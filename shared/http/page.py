@@ -40,11 +40,11 @@ def content(name: str) -> dict[str, Any]:
     return {MEDIA_TYPE: {"schema": reference(name)}}
 
 
-def refusals(texts: Mapping[int, str], name: str) -> dict[str, Any]:
+def refusals(texts: Mapping[int, str], name: str, media_type: str = MEDIA_TYPE) -> dict[str, Any]:
     """Return the refusals by status: their meaning, and a body of the named schema."""
     answers: dict[str, Any] = {}
     for status, text in sorted(texts.items()):
-        answers[str(status)] = {"description": text, "content": content(name)}
+        answers[str(status)] = {"description": text, "content": {media_type: {"schema": reference(name)}}}
         if status in {429, 503, 504}:  # temporary
             answers[str(status)]["headers"] = RETRY_AFTER
         elif status == 401:
@@ -121,8 +121,9 @@ def _operation(path: str, method: str, operation: dict[str, Any], base: str) -> 
     yield f"<code>{escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
     body, secured = operation.get("requestBody"), bool(operation.get("security"))
     if body is not None:
-        content = body["content"]["application/json"]
-        links = " or ".join(_link(schema["$ref"]) for schema in content["schema"]["oneOf"])
+        content = body["content"][MEDIA_TYPE]
+        schema = content["schema"]
+        links = " or ".join(_link(each["$ref"]) for each in schema.get("oneOf", [schema]))
         yield f"<p>Body: {links}. {escape(body['description'])}</p>"
         for title, example in content["examples"].items():
             shown = _curl_post(base + path, example["value"], secured=secured)
@@ -168,7 +169,8 @@ def _answers(responses: dict[str, Any]) -> str:
     rows = []
     for status, response in responses.items():
         kind = "good" if status.startswith("2") else "bad"
-        schema = response["content"]["application/json"]["schema"]["$ref"]
+        (body,) = response["content"].values()
+        schema = body["schema"]["$ref"]
         headers = ", ".join(response.get("headers", {}))
         rows.append(
             f'<tr><td class="{kind}"><code>{escape(status)}</code></td><td>{escape(response["description"])}</td>'
@@ -206,6 +208,8 @@ def _meaning(shape: dict[str, Any]) -> str:
 
 def _type(shape: dict[str, Any]) -> str:
     """Return a schema's type as HTML, with links to the schemas it refers to."""
+    if not shape:
+        return "any"
     if "anyOf" in shape:
         return " or ".join(_type(item) for item in shape["anyOf"])
     if "$ref" in shape:

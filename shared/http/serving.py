@@ -47,29 +47,41 @@ SERVER_LOG.setLevel(logging.DEBUG)  # the server logs an unknown method at this 
 class Places:
     """A limit on concurrent requests, at least 1. A request over the limit is refused at once instead of queued.
 
-    `full` makes the exception to raise when no place is free.
+    Args:
+        full: makes the exception to raise when no place is free.
+        show: takes the number of requests under way whenever it changes.
     """
 
-    def __init__(self, limit: int, full: Callable[[], Exception]) -> None:
+    def __init__(
+        self, limit: int, full: Callable[[], Exception], show: Callable[[int], object] = lambda _: None
+    ) -> None:
         self._limit = limit
         self._full = full
-        self.taken = 0
+        self._show = show
+        self._taken = 0
 
     @contextmanager
     def one(self) -> Iterator[None]:
         """Hold a place; raise what `full` makes when none is free."""
-        if self.taken >= self._limit:
+        if self._taken >= self._limit:
             raise self._full()
-        self.taken += 1
+        self._taken += 1
+        self._show(self._taken)
         try:
             yield
         finally:
-            self.taken -= 1
+            self._taken -= 1
+            self._show(self._taken)
 
 
-def json_answer(body: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def json_answer(
+    body: msgspec.Struct, status: int, headers: dict[str, str] | None = None, media_type: str = MEDIA_TYPE
+) -> web.Response:
     return web.Response(
-        body=msgspec.json.encode(body), status=status, content_type=MEDIA_TYPE, headers={**HEADERS, **(headers or {})}
+        body=_encode(body), status=status, content_type=media_type, headers={**HEADERS, **(headers or {})}
     )
 
 

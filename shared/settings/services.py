@@ -91,6 +91,22 @@ class GatewaySettings(ServiceSettings):
         "the margin lets the gateway refuse a larger one with an exact reason.",
         65_536,
     )
+    batch_bytes_max: int = setting(
+        "ONCE_GATEWAY_BATCH_BYTES_MAX",
+        "Maximum bytes of a batch's body, 1,024 to 16,777,216; a larger one is answered with 413.",
+        1_048_576,
+    )
+    hosts: str = setting(
+        "ONCE_GATEWAY_HOSTS",
+        "Names by which clients reach the gateway, without port, comma separated: a request with another name in its "
+        "Host header is answered with 421. Addresses, localhost and ONCE_GATEWAY_HOST need no entry.",
+        "",
+    )
+    view_url: str = setting(
+        "ONCE_GATEWAY_VIEW_URL",
+        "The view's address, of which the gateway asks the outcome of payments.",
+        "http://127.0.0.1:8090",
+    )
     idle_timeout_s: float = setting(
         "ONCE_GATEWAY_IDLE_TIMEOUT_S",
         "Seconds from a connection's start, or its last response, to the end of the next request's head; then it is "

@@ -324,7 +324,7 @@ HTTP_PAYMENTS_REFUSED = _counter(
 HTTP_ACCESS_REFUSED = _counter(
     "once_http_access_refused_total",
     "requests",
-    "Requests that the gateway did not admit, by reason: key_missing, key_unknown, key_expired or rate_exceeded.",
+    "Requests that the gateway did not admit, by reason: no valid key, above the rate, not_authorised or host_unknown.",
     "reason",
 )
 HTTP_MALFORMED = _counter(

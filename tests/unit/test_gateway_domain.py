@@ -66,7 +66,7 @@ def test_each_invalid_form_is_refused_with_its_reason(reason: str) -> None:
 def test_a_payment_of_any_version_goes_to_its_debtors_partition(payment: dict[str, object]) -> None:
     value = msgspec.json.encode(payment)
     placement = domain.place(value, PARTITIONS)
-    assert placement == ("p-1", b"2378", partition_for("2378"))
+    assert placement == ("p-1", "2378", partition_for("2378"))
     assert (placement.key, placement.partition) == key_of(value, PARTITIONS)
 
 

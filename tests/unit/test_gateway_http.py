@@ -9,19 +9,20 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from services.gateway import service
+from services.gateway import bodies
 from services.gateway.service import LOOKUPS_MAX, Gateway
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.events.headers import Coordinates
+from shared.http.hosts import Hosts
 from shared.kafka.lineage.outcome import Outcome, State
-from tests.gateways import BODY_BYTES_MAX, Log, Outcomes, gateway, let_in
+from tests.gateways import BATCH_BYTES_MAX, BODY_BYTES_MAX, Accounts, Decided, Log, Outcomes, gateway, let_in
 from tests.harness import eventually
 from tests.keys import KEY
 from tests.partitions import PARTITIONS
 from tests.unit.test_gateway_domain import INVALID, PAYMENT, body
 
 BEGUN = f"""POST /payments HTTP/1.1\r
-Host: x\r
+Host: localhost\r
 Authorization: Bearer {KEY}\r
 Content-Type: application/json\r
 Content-Length: 90\r
@@ -139,7 +140,7 @@ async def test_one_payment_too_many_is_503_and_the_others_are_accepted() -> None
 
 
 async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "BODY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(bodies, "TIMEOUT_S", 0.1)
     async with gateway() as site:
         assert site.url.port is not None
         reader, writer = await asyncio.open_connection("127.0.0.1", site.url.port)
@@ -293,9 +294,13 @@ def test_bounds_that_admit_nothing_are_refused(timeout_s: float, in_flight: int)
             log,
             Outcomes(log).find,
             let_in(),
+            Accounts(),
+            Decided(),
+            Hosts([]),
             accept_timeout_s=timeout_s,
             requests_in_flight_max=in_flight,
             body_bytes_max=BODY_BYTES_MAX,
+            batch_bytes_max=BATCH_BYTES_MAX,
             partitions=PARTITIONS,
         )
 

@@ -7,14 +7,16 @@ import msgspec
 import pytest
 
 from services.gateway import openapi
-from services.gateway.domain import STATUS, Accepted, PaymentState, Refused, place
+from services.gateway.answers import Accepted, Item, Items, OpeningAccepted, Outcome, PaymentState, Problem, Refused
+from services.gateway.commands import OpeningRequest, opening
+from services.gateway.domain import STATUS, place
 from shared.events.fields import shapes
 from shared.http.page import render
 from shared.kafka.lineage.outcome import State
-from tests.gateways import BODY_BYTES_MAX
+from tests.gateways import BATCH_BYTES_MAX, BODY_BYTES_MAX
 from tests.partitions import PARTITIONS
 
-DOCUMENT = openapi.document(BODY_BYTES_MAX, PARTITIONS)
+DOCUMENT = openapi.document(BODY_BYTES_MAX, BATCH_BYTES_MAX, PARTITIONS)
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def test_the_schema_and_the_validator_know_the_same_fields(name: str) -> None:
     shape = shapes(PARTITIONS)[2, name]
     published = schema(name.capitalize())
     assert set(published["properties"]) == {*shape.required, *shape.optional}
-    assert set(published["required"]) == set(shape.required)
+    assert set(published["required"]) == set(shape.required) - {"payment_id"}  # or Idempotency-Key
     assert published["additionalProperties"] is False
 
 
@@ -42,9 +44,14 @@ def test_the_examples_are_valid(example: dict[str, object]) -> None:
     assert place(msgspec.json.encode(example), PARTITIONS).payment_id == example["payment_id"]
 
 
+def test_the_example_of_an_opening_is_valid() -> None:
+    command, placement, _ = opening(msgspec.json.encode(openapi.OPENING_EXAMPLE), None, PARTITIONS)
+    assert (command.debtor, placement.payment_id) == ("2378", "open-2378")
+
+
 @pytest.mark.parametrize(("partitions", "ends"), [(1, "@0"), (12, "@0 to @11")])
 def test_the_partitions_are_those_of_the_installation(partitions: int, ends: str) -> None:
-    document = openapi.document(BODY_BYTES_MAX, partitions)
+    document = openapi.document(BODY_BYTES_MAX, BATCH_BYTES_MAX, partitions)
     for field in ("debtor", "creditor"):
         described = document["components"]["schemas"]["Payment"]["properties"][field]["description"]
         assert described.endswith(f"other with {ends}.")
@@ -56,7 +63,9 @@ def test_the_partitions_are_those_of_the_installation(partitions: int, ends: str
     assert number["schema"]["maximum"] == partitions - 1
 
 
-@pytest.mark.parametrize("struct", [Accepted, PaymentState, Refused])
+@pytest.mark.parametrize(
+    "struct", [Accepted, Item, Items, OpeningAccepted, OpeningRequest, Outcome, PaymentState, Problem, Refused]
+)
 def test_every_field_of_an_answer_is_described(struct: type[msgspec.Struct]) -> None:
     published = schema(struct.__name__)
     assert list(published["properties"]) == list(struct.__struct_fields__)
@@ -73,13 +82,13 @@ def test_every_state_is_described() -> None:
 def test_every_status_is_documented() -> None:
     operations = [operation for path in DOCUMENT["paths"].values() for operation in path.values()]
     documented = {int(status) for operation in operations for status in operation["responses"]}
-    assert documented == {200, 202, 422, *STATUS.values()} - {405}  # no operation has a method not allowed
+    assert documented == {200, 202, 207, 422, *STATUS.values()} - {405}  # no operation has a method not allowed
 
 
 def test_the_page_shows_every_field_and_loads_nothing() -> None:
     text = render(DOCUMENT, "127.0.0.1:18080", "127.0.0.1:8080")
     for published in DOCUMENT["components"]["schemas"].values():
-        assert all(f"<code>{field}</code>" in text for field in published["properties"])
+        assert all(f"<code>{field}</code>" in text for field in published.get("properties", ()))
     assert not re.search(r"<script|<link|<img|@import|src=|https:", text)
     assert set(re.findall(r'href="#(\w+)"', text)) <= set(re.findall(r' id="(\w+)"', text))
 
