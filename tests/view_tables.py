@@ -93,7 +93,7 @@ class MemoryTables:
                 if row["partition"] in made.moves
             },
             {
-                account: Terms(accounts[account,]["overdraft_minor"], closed=accounts[account,]["closed"])
+                account: Terms(*(accounts[account,][name] for name in Terms._fields))
                 for account in made.terms
                 if (account,) in accounts
             },

@@ -194,10 +194,10 @@ class Site:
         async with self._session.request(method, yarl.URL(self.origin + path, encoded=True)) as answer:
             text = await answer.read()
             headers = dict(answer.headers)
-            if answer.content_type != "application/json" or not text:
+            if answer.content_type not in {"application/json", "application/problem+json"} or not text:
                 return answer.status, text, headers
             body = msgspec.json.decode(text)
-            if path.startswith("/api/"):
+            if path.startswith(("/api/", "/v1/")):
                 self._checker.check(body, _schema(path.partition("?")[0], answer.status))
             return answer.status, body, headers
 
@@ -222,10 +222,11 @@ def _schema(path: str, status: int) -> dict[str, Any]:
     """The document's schema of an answer; that of a refusal for unknown paths and other methods than GET."""
     for template, methods in openapi.document(PARTITIONS)["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and status != 405:
-            found: dict[str, Any] = methods["get"]["responses"][str(status)]["content"]["application/json"]["schema"]
+            [content] = methods["get"]["responses"][str(status)]["content"].values()
+            found: dict[str, Any] = content["schema"]
             return found
     assert status in {404, 405}
-    return {"$ref": "#/components/schemas/Refused"}
+    return {"$ref": f"#/components/schemas/{'Problem' if path.startswith('/v1/') else 'Refused'}"}
 
 
 @asynccontextmanager

@@ -173,7 +173,7 @@ async def test_a_worker_that_does_not_answer_delays_no_answer(site: Site, monkey
         await asyncio.Event().wait()
 
     monkeypatch.setattr(site.view, "freshness", silent)
-    monkeypatch.setattr("services.balances.api.routes.FRESHNESS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("services.balances.api.snapshots.FRESHNESS_TIMEOUT_S", 0.05)
     answer = await site.get("/api/freshness")
     assert (answer["caught_up"], answer["seconds_behind"]) == (None, None)
 

@@ -95,15 +95,22 @@ def test_events_have_their_posting_and_its_source(ledger: Ledger) -> None:
         "value_date": DAY,
         "reversal": False,
         "reverses": None,
+        "opening": False,
         "reason": None,
         "reference": "",
+        "amount_minor": 1000,
+        "currency": "EUR",
         "fee_minor": 10,
         "rate": "1.0850",
+        "client": None,
+        "key_id": None,
+        "version": None,
         "timestamp_ms": 1_700_000_000_002,
         "origin": "payments.raw:2:7",
         "source": f"ledger.transfers:{P}:2",
     }
     assert (credit["kind"], credit["partition"]) == (CREDIT, Q)
+    assert (credit["amount_minor"], credit["currency"]) == (1085, "USD")
 
 
 def test_a_decline_is_an_event_without_entries() -> None:

@@ -42,6 +42,8 @@ class Account(msgspec.Struct, frozen=True):
         partition: of ledger.postings, that holds all of it.
         closed: whether it takes no more debits; what is credited to it goes to suspense.
         overdraft_minor: how far below zero each currency may go; null is unlimited.
+        owner: the client whose keys may debit it.
+        version: how often its terms or owner changed.
         balances: by currency, sorted; empty for an account without postings.
         last_offset: of the last posting that touched it; null without one.
         as_of: how far the view had read the account's partition.
@@ -51,6 +53,8 @@ class Account(msgspec.Struct, frozen=True):
     partition: int
     closed: bool
     overdraft_minor: Minor | None
+    owner: str
+    version: int
     balances: tuple[Balance, ...]
     last_offset: int | None
     as_of: tuple[Position, ...]
@@ -176,12 +180,12 @@ class Event(msgspec.Struct, frozen=True):
     """One record of ledger.postings about a payment.
 
     Attributes:
-        kind: debit or credit for a posting, or decline.
+        kind: debit or credit for a posting, or decline, or opened for an account.
         at: its coordinates, as topic:partition:offset.
         timestamp_ms: when it was posted, milliseconds since 1970 UTC.
         origin: coordinates of the raw record; null if the record does not name it.
         source: coordinates of the record of ledger.transfers that it was made from; null likewise.
-        lines: of the posting; none for a decline.
+        lines: of the posting; none otherwise.
     """
 
     kind: str
@@ -193,25 +197,26 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Status(StrEnum):
-    """What the view knows of a payment or reversal."""
+    """What the view knows of a payment, a reversal or an account's opening."""
 
     DEBITED = "debited"
     CREDITED = "credited"
     COMPLETED = "completed"
     REVERSED = "reversed"
     DECLINED = "declined"
+    OPENED = "opened"
 
 
 class Payment(msgspec.Struct, frozen=True):
-    """One payment or reversal.
+    """One payment or reversal, or a client's command to open an account.
 
     Attributes:
-        payment_id, debtor: together its identity.
-        creditor: null for a decline, which names none.
+        payment_id, debtor: together its identity; an opening's debtor is the account.
+        creditor: of a posting, else null.
         status: debited (the credit is under way), credited (the debit is booked as well, but the view has not read its
             partition so far), completed (both legs are in the view), reversed (completed or debited, and taken back),
-            declined.
-        settled: whether nothing of it is under way: both legs are in the view, or it was declined.
+            declined, opened (the account is opened, or has new terms).
+        settled: whether nothing of it is under way: both legs are in the view, or it has none.
         reason: why it was declined, else null.
         reversal: whether it is a reversal.
         reverses: payment_id of the payment that it takes back; null for a payment, or while its debit leg is not known.
@@ -220,7 +225,9 @@ class Payment(msgspec.Struct, frozen=True):
         reference: free text; on the debit leg.
         fee_minor: what the debtor was charged on top.
         rate: the conversion rate, a decimal string; null without conversion.
-        events: debit, then credit, or the decline.
+        client: that submitted it; null if nobody is known.
+        key_id: of the client's key; empty for an operator's command, null likewise.
+        events: debit, then credit, or the decline or opening.
     """
 
     payment_id: str
@@ -236,6 +243,8 @@ class Payment(msgspec.Struct, frozen=True):
     reference: str
     fee_minor: Minor
     rate: str | None
+    client: str | None
+    key_id: str | None
     events: tuple[Event, ...]
 
 

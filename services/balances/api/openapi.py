@@ -20,23 +20,26 @@ from services.balances.api.parameters import (
     Refused,
     WayQuery,
 )
+from services.balances.api.v1.answers import PROBLEM, STRUCTS, Outcomes, Problem
+from services.balances.api.v1.parameters import DatedEntriesQuery, OutcomesQuery
 from services.balances.projection.progress import Freshness
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import shards_text
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
-from shared.http.page import VERSION, Document, content, describe_attributes, refusals, schemas
+from shared.http.page import VERSION, Document, content, describe_attributes, reference, refusals, schemas
 
-API_VERSION: Final = "1.0.0"
+API_VERSION: Final = "1.1.0"
 
 _ABOUT: Final = (
     "Balances, histories, totals and payments, read from a view of the ledger. The ledger is the truth; the view "
     "follows it, and as_of in each answer says how far it had read: whatever was committed below next_offset is in "
     "the answer. To read what you wrote, name its record with at_least, or wait for your payment with wait. Amounts "
-    "are whole minor units, as strings of decimal digits, because balances may need more of them than a JSON reader "
-    "keeps: 1250 is 12.50 EUR. All paths are for GET and HEAD."
+    "are whole minor units: 1250 is 12.50 EUR. Below /v1 they are integers, as in the gateway's API, and refusals are "
+    "problems of RFC 9457. A balance may have more digits than a double keeps: read it with a JSON reader that has "
+    "integers of any size. Below /api amounts are strings of decimal digits. All paths are for GET and HEAD."
 )
 
-_SHAPES: Final = (
+_SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     answers.Account,
     answers.Entries,
     answers.Totals,
@@ -45,6 +48,9 @@ _SHAPES: Final = (
     Freshness,
     answers.Digest,
     Refused,
+    *(STRUCTS[kind] for kind in (answers.Account, answers.Entries, answers.Totals)),
+    Outcomes,
+    Problem,
 )
 
 
@@ -77,6 +83,7 @@ _ACCOUNT: Final = _Path(
 )
 _PAYMENT: Final = _Path("payment_id", MAX_PAYMENT_ID_CHARS, "As its debtor chose it.", "2026-000017")
 _NO_ACCOUNT: Final = "No account of this name was opened or posted to, as of as_of."
+_V1: Final = "/v1/"
 
 OPERATIONS: Final[Mapping[str, _Operation]] = {
     "/api/accounts/{account}": _Operation(
@@ -128,6 +135,50 @@ OPERATIONS: Final[Mapping[str, _Operation]] = {
         answers.Digest,
         "The digest, and the positions at which it was computed.",
     ),
+    "/v1/accounts/{account}": _Operation(
+        "getAccountV1",
+        "See an account's balances, owner and version.",
+        Query,
+        STRUCTS[answers.Account],
+        "Its state.",
+        _ACCOUNT,
+        _NO_ACCOUNT,
+    ),
+    "/v1/accounts/{account}/entries": _Operation(
+        "getEntriesV1",
+        "See an account's history by value date, page by page.",
+        DatedEntriesQuery,
+        STRUCTS[answers.Entries],
+        "A page; an empty one where there are no entries.",
+        _ACCOUNT,
+        _NO_ACCOUNT,
+        {"from": "2026-01-01", "to": "2026-01-31"},
+    ),
+    "/v1/payments": _Operation(
+        "getOutcomesV1",
+        "See the outcomes of a debtor's payments, reversals and openings, by identity or by value date.",
+        OutcomesQuery,
+        Outcomes,
+        "A page; an empty one where none is known.",
+        examples={"debtor": "2378", "payment_id": "2026-000017"},
+    ),
+    "/v1/totals": _Operation(
+        "getTotalsV1",
+        "See the totals by currency, and whether money was conserved.",
+        Query,
+        STRUCTS[answers.Totals],
+        "The totals.",
+    ),
+    "/v1/freshness": _Operation(
+        "getFreshnessV1", "See how far the view is behind the ledger.", FreshnessQuery, Freshness, "How old it is."
+    ),
+    "/v1/digest": _Operation(
+        "getDigestV1",
+        "Get one figure for all balances. It reads all of them; one request at a time.",
+        Query,
+        answers.Digest,
+        "The digest, and the positions at which it was computed.",
+    ),
 }
 
 
@@ -138,7 +189,7 @@ def document(partitions: int) -> Document:
         "openapi": VERSION,
         "info": {"title": "once view", "version": API_VERSION, "description": _ABOUT},
         "servers": [{"url": "/"}],
-        "paths": {path: {"get": _get(operation, partitions)} for path, operation in OPERATIONS.items()},
+        "paths": {path: {"get": _get(path, operation, partitions)} for path, operation in OPERATIONS.items()},
         "components": {"schemas": _schemas()},
     }
 
@@ -148,14 +199,16 @@ def _schemas() -> dict[str, Any]:
     for schema in found.values():
         if "properties" in schema:
             describe_attributes(schema)
-    found["Refused"]["properties"]["error"]["enum"] = [reason.value for reason in Refusal]
+    for name in ("Refused", "Problem"):
+        found[name]["properties"]["error"]["enum"] = [reason.value for reason in Refusal]
     return found
 
 
-def _get(operation: _Operation, partitions: int) -> dict[str, Any]:
+def _get(path: str, operation: _Operation, partitions: int) -> dict[str, Any]:
+    required = {field.encode_name for field in msgspec.structs.fields(operation.query) if field.required}
     listed = [] if operation.path is None else [_path_parameter(operation.path, partitions)]
     listed += [
-        _query_parameter(name, shape, operation.examples)
+        _query_parameter(name, shape, operation.examples, is_required=name in required)
         for name, shape in parameters.properties(operation.query).items()
     ]
     texts = {
@@ -170,8 +223,17 @@ def _get(operation: _Operation, partitions: int) -> dict[str, Any]:
         "parameters": listed,
         "responses": {
             "200": {"description": operation.description, "content": content(operation.answer.__name__)},
-            **refusals({status: text for status, text in texts.items() if text is not None}, "Refused"),
+            **_refusals(path, {status: text for status, text in texts.items() if text is not None}),
         },
+    }
+
+
+def _refusals(path: str, texts: Mapping[int, str]) -> dict[str, Any]:
+    if not path.startswith(_V1):
+        return refusals(texts, "Refused")
+    return {
+        status: answer | {"content": {PROBLEM: {"schema": reference("Problem")}}}
+        for status, answer in refusals(texts, "Problem").items()
     }
 
 
@@ -190,9 +252,12 @@ def _path_parameter(path: _Path, partitions: int) -> dict[str, Any]:
     }
 
 
-def _query_parameter(name: str, shape: Mapping[str, Any], examples: Mapping[str, object]) -> dict[str, Any]:
+def _query_parameter(
+    name: str, shape: Mapping[str, Any], examples: Mapping[str, object], *, is_required: bool
+) -> dict[str, Any]:
     schema = {key: value for key, value in shape.items() if key != "description"}
     if "anyOf" in schema:  # a parameter that is not sent is no null
         (schema,) = (choice for choice in schema["anyOf"] if choice != {"type": "null"})
     example = {"example": examples[name]} if name in examples else {}
-    return {"name": name, "in": "query", "schema": schema, "description": shape["description"], **example}
+    required = {"required": True} if is_required else {}
+    return {"name": name, "in": "query", **required, "schema": schema, "description": shape["description"], **example}

@@ -157,8 +157,8 @@ def parse(kind: type[Q], items: Iterable[tuple[str, str]]) -> Q:
     """Read a query's decoded names and values; RefusedError if one is unknown, sent twice or wrong."""
     values: dict[str, str] = {}
     for name, value in items:
-        if name not in kind.__struct_fields__:
-            known = ", ".join(kind.__struct_fields__) or "none"
+        if name not in kind.__struct_encode_fields__:
+            known = ", ".join(kind.__struct_encode_fields__) or "none"
             detail = f"{shown(name)} is no parameter of this path; its parameters are: {known}"
             raise RefusedError(Refusal.PARAMETER_UNKNOWN, detail)
         if name in values:
@@ -168,9 +168,10 @@ def parse(kind: type[Q], items: Iterable[tuple[str, str]]) -> Q:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         fault, _, path = str(error).partition(" - at ")
-        name = path.strip("`$.")
+        name = path.strip("`$.") or str(error).partition("`")[2].partition("`")[0]  # of a missing field
         meaning = properties(kind)[name]["description"]
-        detail = f"{name} is {shown(values[name])}: {fault[0].lower()}{fault[1:]}. It means: {meaning}"
+        value = f"is {shown(values[name])}" if name in values else "is missing"
+        detail = f"{name} {value}: {fault[0].lower()}{fault[1:]}. It means: {meaning}"
         raise RefusedError(Refusal.PARAMETER_INVALID, detail) from error
 
 

@@ -20,15 +20,14 @@ from services.balances.api import statements
 from services.balances.api.answers import Balance, CurrencyTotal, Entry, Event, Holding, Line, Payment, Status, place
 from services.balances.api.parameters import EntriesQuery, Place
 from services.balances.api.statements import PAYMENT_EVENTS_MAX
-from services.balances.projection.rows import CLIENTS, DECLINE
+from services.balances.projection.rows import CLIENTS, DECLINE, OPENED, Terms
 from shared.events.postings import CREDIT, DEBIT
 
 FETCHED_ROWS: Final = 1000  # of the digest, in memory at once
 
 
 class AccountFound(NamedTuple):
-    overdraft_minor: int | None
-    closed: bool
+    terms: Terms
     balances: tuple[Balance, ...]
 
 
@@ -64,7 +63,7 @@ def account(connection: Connection, name: str) -> AccountFound | None:
         return None
     rows = connection.execute(statements.balances_of(name))
     found = (Balance(row.currency, str(row.balance_minor), row.postings, row.last_offset) for row in rows)
-    return AccountFound(terms.overdraft_minor, terms.closed, tuple(found))
+    return AccountFound(Terms(*terms), tuple(found))
 
 
 def entries(connection: Connection, name: str, query: EntriesQuery, after: Place | None) -> PageFound | None:
@@ -84,11 +83,11 @@ def entries(connection: Connection, name: str, query: EntriesQuery, after: Place
     shown = rows[: query.limit]
     follows = len(rows) > query.limit
     return PageFound(
-        tuple(_entry(name, row) for row in shown), Place(shown[-1].offset, shown[-1].line) if follows else None
+        tuple(entry(name, row) for row in shown), Place(shown[-1].offset, shown[-1].line) if follows else None
     )
 
 
-def _entry(name: str, row: Row[Any]) -> Entry:
+def entry(name: str, row: Row[Any]) -> Entry:
     return Entry(
         at=place(row.partition, row.offset),
         line=row.line,
@@ -137,7 +136,7 @@ def payments(connection: Connection, payment_id: str, debtor: str | None) -> Pay
     return PaymentsFound(tuple(sorted(found, key=attrgetter("debtor"))), more)
 
 
-_KINDS: Final = {DEBIT: 0, CREDIT: 1, DECLINE: 2}
+_KINDS: Final = {DEBIT: 0, CREDIT: 1, DECLINE: 2, OPENED: 3}
 
 
 def _payment(connection: Connection, rows: Sequence[Row[Any]]) -> Payment:
@@ -159,6 +158,8 @@ def _payment(connection: Connection, rows: Sequence[Row[Any]]) -> Payment:
         reference=first.reference,
         fee_minor=str(first.fee_minor),
         rate=first.rate,
+        client=first.client,
+        key_id=first.key_id,
         events=tuple(_event(connection, row) for row in events),
     )
 
@@ -169,7 +170,7 @@ def _status(kinds: Counter[str], *, is_reversed: bool) -> tuple[Status, bool]:
     if is_reversed:
         return Status.REVERSED, settled
     if not kinds[DEBIT] and not kinds[CREDIT]:
-        return Status.DECLINED, True
+        return (Status.DECLINED if kinds[DECLINE] else Status.OPENED), True
     if settled:
         return Status.COMPLETED, True
     return (Status.DEBITED if kinds[DEBIT] > kinds[CREDIT] else Status.CREDITED), False

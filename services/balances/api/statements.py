@@ -6,6 +6,7 @@ from sqlalchemy import Select, select, tuple_
 
 from services.balances.api.parameters import Place
 from services.balances.projection.database import POSTGRESQL, accounts, balances, entries, events, positions, totals
+from services.balances.projection.rows import Terms
 
 PAYMENT_EVENTS_MAX: Final = 100  # for one payment_id: some 50 payments of as many debtors
 
@@ -15,9 +16,9 @@ ALL_TOTALS: Final = select(
 )
 
 
-def terms_of(account: str) -> Select[int | None, bool]:
-    """An account's terms: overdraft, closed. Every account that was opened or posted to has a row."""
-    return select(accounts.c.overdraft_minor, accounts.c.closed).where(accounts.c.account == account)
+def terms_of(account: str) -> Select[*tuple[Any, ...]]:
+    """An account's `Terms`. Every account that was opened or posted to has a row."""
+    return select(*(accounts.c[name] for name in Terms._fields)).where(accounts.c.account == account)
 
 
 def balances_of(account: str) -> Select[str, int, int, int]:
@@ -42,25 +43,25 @@ def entries_of(
     They begin behind the entry `after`, or at the end that `order` names.
     """
     place = entries.c.offset, entries.c.line
-    found = (
-        select(
-            entries.c.partition,
-            *place,
-            entries.c.currency,
-            entries.c.amount_minor,
-            entries.c.balance_minor,
-            *(events.c[name] for name in ("timestamp_ms", "payment_id", "kind", "reversal", "debtor", "creditor")),
-            *(events.c[name] for name in ("value_date", "reference")),
-        )
-        .join(events, (events.c.partition == entries.c.partition) & (events.c.offset == entries.c.offset))
-        .where(entries.c.account == account, entries.c.currency == currency)
-        .limit(limit)
-    )
+    found = entries_and_events(account, currency).limit(limit)
     if order == "newest":
         found = found.order_by(*(column.desc() for column in place))
         return found if after is None else found.where(tuple_(*place) < tuple_(*after))
     found = found.order_by(*place)
     return found if after is None else found.where(tuple_(*place) > tuple_(*after))
+
+
+def entries_and_events(account: str, currency: str) -> Select[*tuple[Any, ...]]:
+    """An account's entries in one currency, each with its event, in no order."""
+    return (
+        select(
+            entries,
+            *(events.c[name] for name in ("timestamp_ms", "payment_id", "kind", "reversal", "debtor", "creditor")),
+            events.c.reference,
+        )
+        .join(events, (events.c.partition == entries.c.partition) & (events.c.offset == entries.c.offset))
+        .where(entries.c.account == account, entries.c.currency == currency)
+    )
 
 
 def events_of(payment_id: str, debtor: str | None) -> Select[*tuple[Any, ...]]:

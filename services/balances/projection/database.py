@@ -140,7 +140,7 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
     return engine
 
 
-VERSION: Final = 2  # of these tables: a view that finds another one drops them and rebuilds from the topic
+VERSION: Final = 3  # of these tables: a view that finds another one drops them and rebuilds from the topic
 
 
 class Minor(TypeDecorator[int]):
@@ -200,6 +200,8 @@ accounts = Table(
     Column("partition", Integer, nullable=False),
     Column("overdraft_minor", Minor),  # null is unlimited
     Column("closed", Boolean, nullable=False),
+    Column("owner", String, nullable=False),  # the client whose keys may debit it
+    Column("version", BigInteger, nullable=False),  # how often its terms or owner changed
 )
 
 balances = Table(
@@ -225,22 +227,31 @@ totals = Table(
     Column("credits_minor", Minor, nullable=False),
 )
 
+IS_OUTCOME: Final = text("kind <> 'credit'")
+"""Holds for the events that decide a command: one for each, on its debtor's partition. Literal, as indexes need it."""
+
 events = Table(
     "events",
     metadata,
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("offset", BigInteger, primary_key=True, autoincrement=False),
     Column("payment_id", String, nullable=False),
-    Column("kind", String, nullable=False),  # debit, credit or decline
+    Column("kind", String, nullable=False),  # debit, credit, decline or opened
     Column("debtor", String, nullable=False),
-    Column("creditor", String),  # a decline names none
+    Column("creditor", String),  # of a posting
     Column("value_date", String, nullable=False),
     Column("reversal", Boolean, nullable=False),
     Column("reverses", String),
+    Column("opening", Boolean, nullable=False),  # whether it is about a command to open the account `debtor`
     Column("reason", String),  # of a decline
     Column("reference", String, nullable=False),
+    Column("amount_minor", Minor),  # of a posting: what its leg moves, without the fee
+    Column("currency", String(3)),  # of the amount
     Column("fee_minor", Minor, nullable=False),
     Column("rate", String),
+    Column("client", String),  # that submitted it; null on a credit leg, or if nobody is known
+    Column("key_id", String),  # of the client's key; empty for an operator's command
+    Column("version", BigInteger),  # of the account that was opened
     Column("timestamp_ms", BigInteger, nullable=False),  # when it was posted
     Column("origin", String),  # the raw record, topic:partition:offset
     Column("source", String),  # the record of ledger.transfers that it was made from
@@ -254,6 +265,8 @@ events = Table(
         sqlite_where=text("reverses IS NOT NULL"),
         postgresql_where=text("reverses IS NOT NULL"),
     ),
+    # What a debtor ordered, by value date
+    Index("events_by_debtor", "debtor", "value_date", "offset", sqlite_where=IS_OUTCOME, postgresql_where=IS_OUTCOME),
 )
 
 entries = Table(
@@ -266,6 +279,8 @@ entries = Table(
     Column("currency", String(3), nullable=False),
     Column("amount_minor", Minor, nullable=False),
     Column("balance_minor", Minor, nullable=False),  # after it
+    Column("value_date", String, nullable=False),  # of its posting
     # By currency first: a page of one currency must not read the others', and pages of each are merged for all
     Index("entries_by_account", "account", "currency", "offset", "line"),
+    Index("entries_by_value_date", "account", "currency", "value_date", "offset", "line"),
 )

@@ -20,6 +20,7 @@ from services.balances.projection.rows import (
     decline_row,
     entry_row,
     holder,
+    opened_row,
     posting_row,
     terms_row,
     total_row,
@@ -185,6 +186,8 @@ class _Folding:
         elif isinstance(event, Decline):
             self._rows.events.append(decline_row(at, timestamp_ms, headers, event))
         else:
+            if isinstance(event, AccountOpened) and event.command_id:
+                self._rows.events.append(opened_row(at, timestamp_ms, headers, event))
             self._change_terms(at, event)
 
     def _post(self, at: Coordinates, posting: Posting) -> None:
@@ -195,7 +198,7 @@ class _Folding:
                 balance.last_offset = at.offset
                 balance.postings += 1
             self._add_up(entry, at.partition)
-            self._rows.entries.append(entry_row(at, line, entry, balance.balance_minor))
+            self._rows.entries.append(entry_row(at, line, entry, balance.balance_minor, posting.value_date))
 
     def _balance(self, entry: Entry, at: Coordinates) -> Balance:
         key = entry.account, entry.currency
@@ -226,10 +229,10 @@ class _Folding:
         account = event.account
         _check_home(account, at, self._partitions)
         if isinstance(event, AccountOpened):
-            terms = Terms(event.overdraft_minor, closed=False)
+            terms = Terms(event.overdraft_minor, closed=False, owner=event.owner, version=event.version)
         else:
             _, known = self._terms.get(account) or (0, self._state.terms.get(account) or unopened(account))
-            terms = known._replace(closed=True)
+            terms = known._replace(closed=True, version=event.version)
         self._terms[account] = at.partition, terms
 
     def rows(self) -> Rows:

@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from shared.events.clients import OWNER_UNNAMED, SubmittedBy
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, header
-from shared.events.postings import Decline, Entry, Posting
+from shared.events.postings import CREDIT, Decline, Entry, Posting
+from shared.events.transfers import AccountOpened
 
 CLIENTS: Final = "clients"  # holder of all client accounts together; house accounts are held by their names
-DECLINE: Final = "decline"  # kind of an event that is no leg of a payment
+DECLINE: Final = "decline"  # kind of an event that is not a leg of a payment, likewise below
+OPENED: Final = "opened"
+_FEES: Final = "fees"
 
 Row = dict[str, object]  # to be written, by column
 
@@ -32,10 +36,12 @@ class Total:
 
 
 class Terms(NamedTuple):
-    """An account's terms; an overdraft of None is unlimited."""
+    """An account's terms and owner; an overdraft of None is unlimited."""
 
     overdraft_minor: int | None
     closed: bool
+    owner: str = OWNER_UNNAMED
+    version: int = 0
 
 
 def is_house(account: str) -> bool:
@@ -56,9 +62,8 @@ def holder(account: str) -> str:
 
 def posting_row(at: Coordinates, timestamp_ms: int, headers: Headers, posting: Posting) -> Row:
     """A leg in `events`."""
-    return {
-        "partition": at.partition,
-        "offset": at.offset,
+    amount_minor, currency = _amount(posting)
+    return _event_row(at, timestamp_ms, headers, posting.submitted_by) | {
         "payment_id": posting.payment_id,
         "kind": posting.leg,
         "debtor": posting.debtor,
@@ -66,38 +71,75 @@ def posting_row(at: Coordinates, timestamp_ms: int, headers: Headers, posting: P
         "value_date": posting.value_date,
         "reversal": posting.reversal,
         "reverses": posting.reverses,
-        "reason": None,
         "reference": posting.reference,
+        "amount_minor": amount_minor,
+        "currency": currency,
         "fee_minor": posting.fee_minor,
         "rate": posting.rate,
-        "timestamp_ms": timestamp_ms,
-        "origin": _text(headers, ORIGIN),
-        "source": _text(headers, SOURCE),
     }
 
 
 def decline_row(at: Coordinates, timestamp_ms: int, headers: Headers, decline: Decline) -> Row:
-    return {
-        "partition": at.partition,
-        "offset": at.offset,
+    return _event_row(at, timestamp_ms, headers, decline.submitted_by) | {
         "payment_id": decline.payment_id,
         "kind": DECLINE,
         "debtor": decline.debtor,
-        "creditor": None,
         "value_date": decline.value_date,
         "reversal": decline.reversal,
-        "reverses": None,
+        "opening": decline.opening,
         "reason": decline.reason,
+    }
+
+
+def opened_row(at: Coordinates, timestamp_ms: int, headers: Headers, event: AccountOpened) -> Row:
+    """A client's command that opened an account, in `events`."""
+    return _event_row(at, timestamp_ms, headers, event.submitted_by) | {
+        "payment_id": event.command_id,
+        "kind": OPENED,
+        "debtor": event.account,
+        "value_date": event.value_date,
+        "opening": True,
+        "version": event.version,
+    }
+
+
+def _event_row(at: Coordinates, timestamp_ms: int, headers: Headers, submitted_by: SubmittedBy | None) -> Row:
+    """The columns of every event, and the values of those that only some kinds have."""
+    return {
+        "partition": at.partition,
+        "offset": at.offset,
+        "creditor": None,
+        "reversal": False,
+        "reverses": None,
+        "opening": False,
+        "reason": None,
         "reference": "",
+        "amount_minor": None,
+        "currency": None,
         "fee_minor": 0,
         "rate": None,
+        "client": submitted_by and submitted_by.client,
+        "key_id": submitted_by and submitted_by.key_id,
+        "version": None,
         "timestamp_ms": timestamp_ms,
         "origin": _text(headers, ORIGIN),
         "source": _text(headers, SOURCE),
     }
 
 
-def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int) -> Row:
+def _amount(posting: Posting) -> tuple[int, str]:
+    """The amount of a leg without the fee, and its currency.
+
+    A debit leg begins with the debtor's entry, which includes the fee. A credit leg ends with the creditor's.
+    """
+    if posting.leg == CREDIT:
+        return abs(posting.entries[-1].amount_minor), posting.entries[-1].currency
+    debit, *others = posting.entries
+    fee = sum(entry.amount_minor for entry in others if holder(entry.account) == _FEES)
+    return abs(debit.amount_minor + fee), debit.currency
+
+
+def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int, value_date: str) -> Row:
     """A line of a posting in `entries`, with the balance after it."""
     return {
         "partition": at.partition,
@@ -107,6 +149,7 @@ def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int) -> R
         "currency": entry.currency,
         "amount_minor": entry.amount_minor,
         "balance_minor": balance_minor,
+        "value_date": value_date,
     }
 
 

@@ -160,10 +160,10 @@ class Store:
             ):
                 state.balances[account, currency] = Balance(partition, minor, postings, last_offset)
         for keys in _chunks(sorted(made.terms)):
-            for account, overdraft_minor, closed in connection.execute(
-                select(accounts.account, accounts.overdraft_minor, accounts.closed).where(accounts.account.in_(keys))
+            for account, *terms in connection.execute(
+                select(accounts.account, *(accounts[name] for name in Terms._fields)).where(accounts.account.in_(keys))
             ):
-                state.terms[account] = Terms(overdraft_minor, closed)
+                state.terms[account] = Terms(*terms)
         for row in connection.execute(select(database.totals).where(totals.partition.in_(list(made.moves)))):
             state.totals[row.partition, row.holder, row.currency] = Total(
                 row.balance_minor, row.debits_minor, row.credits_minor

@@ -10,6 +10,7 @@ const STATUSES = {
   credited: ["warn", "credited, the debit is not read yet"],
   reversed: ["warn", "reversed"],
   declined: ["bad", "declined"],
+  opened: ["good", "opened"],
 };
 
 const KNOWN_MS = 3000;
@@ -79,6 +80,7 @@ const showAccount = async (name, box) => {
   const terms = [
     account.closed ? "closed" : "open",
     account.overdraft_minor === null ? "no limit" : "overdraft " + (account.overdraft_minor === "0" ? "none" : money(account.overdraft_minor, 0) + " minor units of each currency"),
+    "owner " + account.owner + ", version " + account.version,
     "partition " + account.partition,
     behind(account.as_of),
   ];
@@ -153,6 +155,7 @@ const payment = (one) => {
     ["fee", one.fee_minor === "0" ? "none" : amount(one.fee_minor, paidIn(one))],
     ["rate", one.rate || "no conversion"],
     ["reference", one.reference || NONE],
+    ["client", one.client === null ? NONE : one.client + (one.key_id ? ", key " + one.key_id : "")],
   ];
   if (one.reason) facts.unshift(["reason", one.reason.replaceAll("_", " ")]);
   if (one.reverses) facts.push(["reverses", link("payment", one.reverses)]);
@@ -207,15 +210,23 @@ const refuse = (error) => {
   setText(find("said"), error.message);
 };
 
+const decoded = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    throw new Refused("The address names nothing that can be read: " + text + " is not UTF-8, percent-encoded.");
+  }
+};
+
 const show = async () => {
   const [kind, text] = location.hash.slice(1).split("=", 2);
-  if (!(kind in KINDS) || !text) return;
-  const name = decodeURIComponent(text);
+  if (!Object.hasOwn(KINDS, kind) || !text) return;
   const mine = ++asked;
   const box = el("div");
-  find(kind).value = name;
-  say("Looking for " + kind + " " + name);
   try {
+    const name = decoded(text);
+    find(kind).value = name;
+    say("Looking for " + kind + " " + name);
     await Promise.race([known, wait(KNOWN_MS)]); // an address that is opened asks before the first snapshot is there
     await KINDS[kind](name, box);
     if (mine === asked) find("found").replaceChildren(box);

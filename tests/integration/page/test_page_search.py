@@ -85,6 +85,8 @@ async def test_no_digit_of_a_large_amount_is_lost(site: Site, browser: Browser, 
         ("#account=never-opened", "no account of this name"),
         ("#payment=never-sent", "no payment of this payment_id"),
         ("#account=cash%409", "@0 to @5"),
+        ("#account=%E0", "%E0 is not UTF-8"),
+        ("#payment=%", "% is not UTF-8"),
         ("#account=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", "no account of this name"),
     ],
 )

@@ -1,0 +1,146 @@
+"""Answers of the view's database to the questions of /v1 that /api does not have, as in `api/queries.py`."""
+
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, select, tuple_
+
+from services.balances.api import statements
+from services.balances.api.answers import Entry, place
+from services.balances.api.queries import entry
+from services.balances.api.v1.answers import Outcome, State
+from services.balances.api.v1.parameters import DatedEntriesQuery, DatedPlace, DatedQuery, OutcomesQuery
+from services.balances.projection.database import IS_OUTCOME, entries, events
+from services.balances.projection.rows import DECLINE, OPENED
+from shared.events.postings import CREDIT
+
+Statement = Select[*tuple[Any, ...]]
+
+_LEGS_MAX: Final = 1000  # credit legs and reversals of one page: one each, unless an identity was used again
+
+
+class EntriesFound(NamedTuple):
+    """Entries, and the place of the last one if others follow it."""
+
+    entries: tuple[Entry, ...]
+    last: DatedPlace | None
+
+
+class OutcomesFound(NamedTuple):
+    """Outcomes, and the place of the last one if others follow it."""
+
+    outcomes: tuple[Outcome, ...]
+    last: DatedPlace | None
+
+
+def dated_entries(
+    connection: Connection, name: str, query: DatedEntriesQuery, after: DatedPlace | None
+) -> EntriesFound | None:
+    """A page of an account's history by value date; None if there is no such account."""
+    if connection.execute(statements.terms_of(name)).one_or_none() is None:
+        return None
+    currencies = connection.scalars(statements.currencies_of(name)) if query.currency is None else [query.currency]
+    pages = [connection.execute(dated_entries_of(name, currency, query, after)).all() for currency in currencies]
+    by_key = attrgetter("value_date", "offset", "line")
+    rows = list(islice(merge(*pages, key=by_key, reverse=query.order == "newest"), query.limit + 1))
+    shown = rows[: query.limit]
+    last = DatedPlace(*by_key(shown[-1])) if len(rows) > query.limit else None
+    return EntriesFound(tuple(entry(name, row) for row in shown), last)
+
+
+def outcomes(connection: Connection, query: OutcomesQuery, after: DatedPlace | None) -> OutcomesFound:
+    """A page of the outcomes of a debtor's commands, or those of one payment_id.
+
+    A statement finds the credit legs of all of them, and another one the reversals.
+    """
+    rows = connection.execute(outcomes_of(query, after)).all()
+    shown = rows[: query.limit]
+    last = DatedPlace(shown[-1].value_date, shown[-1].offset, 0) if len(rows) > query.limit else None
+    names = sorted({row.payment_id for row in shown})
+    legs = {(leg.payment_id, leg.origin): leg for leg in connection.execute(credit_legs_of(query.debtor, names))}
+    reversals = {row.reverses: row.payment_id for row in connection.execute(reversals_of(query.debtor, names))}
+    found = (_outcome(row, legs.get((row.payment_id, row.origin)), reversals.get(row.payment_id)) for row in shown)
+    return OutcomesFound(tuple(found), last)
+
+
+def dated_entries_of(account: str, currency: str, query: DatedEntriesQuery, after: DatedPlace | None) -> Statement:
+    """An account's entries in one currency, each with its event: a page and one row more."""
+    key = entries.c.value_date, entries.c.offset, entries.c.line
+    return _page(statements.entries_and_events(account, currency), key, query, after)
+
+
+def outcomes_of(query: OutcomesQuery, after: DatedPlace | None) -> Statement:
+    """The events that decided a debtor's commands: a page and one row more; of one payment_id, by offset."""
+    found = select(events).where(events.c.debtor == query.debtor, IS_OUTCOME)
+    if query.payment_id is None:
+        return _page(found, (events.c.value_date, events.c.offset), query, after)
+    return found.where(events.c.payment_id == query.payment_id).order_by(events.c.offset).limit(query.limit)
+
+
+def credit_legs_of(debtor: str, payment_ids: Sequence[str]) -> Statement:
+    """The credit legs of a debtor's payments, the first one of each last."""
+    found = select(events).where(events.c.payment_id.in_(payment_ids), events.c.debtor == debtor)
+    return found.where(events.c.kind == CREDIT).order_by(events.c.offset.desc()).limit(_LEGS_MAX)
+
+
+def reversals_of(debtor: str, payment_ids: Sequence[str]) -> Statement:
+    """The events of reversals of a debtor's payments, the first one of each last."""
+    found = select(events.c.reverses, events.c.payment_id)
+    found = found.where(events.c.reverses.in_(payment_ids), events.c.debtor == debtor)
+    return found.order_by(events.c.offset.desc()).limit(_LEGS_MAX)
+
+
+def _page(found: Statement, key: tuple[Any, ...], query: DatedQuery, after: DatedPlace | None) -> Statement:
+    """Limit a statement to a page in the order of `key`, which begins with the value date, and one row more."""
+    value_date = key[0]
+    if query.since is not None:
+        found = found.where(value_date >= query.since)
+    if query.to is not None:
+        found = found.where(value_date <= query.to)
+    if query.order == "newest":
+        found = found.order_by(*(column.desc() for column in key))
+        found = found if after is None else found.where(tuple_(*key) < tuple_(*after[: len(key)]))
+    else:
+        found = found.order_by(*key)
+        found = found if after is None else found.where(tuple_(*key) > tuple_(*after[: len(key)]))
+    return found.limit(query.limit + 1)
+
+
+def _outcome(row: Row[Any], credit: Row[Any] | None, reversed_by: str | None) -> Outcome:
+    return Outcome(
+        payment_id=row.payment_id,
+        debtor=row.debtor,
+        creditor=row.creditor,
+        state=_state(row.kind, is_credited=credit is not None),
+        reason=row.reason,
+        reversal=row.reversal,
+        opening=row.opening,
+        reverses=row.reverses,
+        reversed_by=reversed_by,
+        amount_minor=row.amount_minor,
+        currency=row.currency,
+        fee_minor=row.fee_minor,
+        credit_minor=None if credit is None else credit.amount_minor,
+        credit_currency=None if credit is None else credit.currency,
+        rate=row.rate,
+        value_date=row.value_date,
+        reference=row.reference,
+        client=row.client,
+        key_id=row.key_id,
+        version=row.version,
+        timestamp_ms=row.timestamp_ms,
+        at=place(row.partition, row.offset),
+        credited_at=None if credit is None else place(credit.partition, credit.offset),
+        origin=row.origin,
+    )
+
+
+def _state(kind: str, *, is_credited: bool) -> State:
+    if kind == DECLINE:
+        return State.DECLINED
+    if kind == OPENED:
+        return State.OPENED
+    return State.COMPLETED if is_credited else State.POSTED
