@@ -85,7 +85,7 @@ def position(partition: int, next_offset: int = 10, behind: int | None = 0) -> P
     """A position of the view."""
     seconds = None if behind is None else behind / 10
     stable = None if behind is None else next_offset + behind
-    return Position(partition, next_offset, stable, behind, seconds)
+    return Position(partition, next_offset, stable, behind, seconds, None if behind is None else 0.0)
 
 
 def view(

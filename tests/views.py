@@ -134,7 +134,9 @@ class View:
         for partition, at in self._known.items():
             end = self.end(partition)
             found.append(
-                PartitionFreshness(partition, at, *((end, float(end - at)) if self.knows_ends else (None, None)))
+                PartitionFreshness(
+                    partition, at, *((end, float(end - at), 0.0) if self.knows_ends else (None, None, None))
+                )
             )
         return found
 

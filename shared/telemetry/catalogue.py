@@ -405,7 +405,8 @@ VIEW_TRANSACTION_RECORDS = _histogram(
 VIEW_BEHIND = _gauge(
     "once_view_behind_seconds",
     "seconds",
-    "How long the first record missing from the view has been in the ledger, at most; 0 when none is missing.",
+    "How long the first record missing from the view can have been in the ledger. Where none is known to be missing, "
+    "the time since the brokers were asked.",
     "partition",
 )
 VIEW_BEGUN_ANEW = _counter(

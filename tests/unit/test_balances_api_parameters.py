@@ -88,19 +88,19 @@ def test_every_house_account_can_be_queried(account: str) -> None:
 
 
 def freshness(partition: int, next_offset: int, stable: int | None, seconds: float | None) -> PartitionFreshness:
-    return PartitionFreshness(partition, next_offset, stable, seconds)
+    return PartitionFreshness(partition, next_offset, stable, seconds, None if seconds is None else 0.4)
 
 
 @pytest.mark.parametrize(
     ("next_offset", "known", "expected"),
     [
-        (7, None, Position(1, 7, None, None, None)),
-        (7, freshness(1, 7, None, None), Position(1, 7, None, None, None)),
-        (7, freshness(1, 7, 10, 2.5), Position(1, 7, 10, 3, 2.5)),
-        (7, freshness(1, 7, 8, 0.0), Position(1, 7, 8, 0, 0.0)),  # a marker is all that follows
-        (10, freshness(1, 7, 10, 2.5), Position(1, 10, 10, 0, 0.0)),  # read meanwhile
-        (12, freshness(1, 7, 10, 2.5), Position(1, 12, 10, 0, 0.0)),  # more came meanwhile as well
-        (0, freshness(1, 8, 8, 0.0), Position(1, 0, 8, 8, None)),  # the view restarted meanwhile
+        (7, None, Position(1, 7, None, None, None, None)),
+        (7, freshness(1, 7, None, None), Position(1, 7, None, None, None, None)),
+        (7, freshness(1, 7, 10, 2.5), Position(1, 7, 10, 3, 2.5, 0.4)),
+        (8, freshness(1, 8, 8, 0.4), Position(1, 8, 8, 0, 0.4, 0.4)),  # others may have come since
+        (10, freshness(1, 7, 10, 2.5), Position(1, 10, 10, 0, 0.4, 0.4)),  # read meanwhile
+        (12, freshness(1, 7, 10, 2.5), Position(1, 12, 10, 0, 0.4, 0.4)),  # more came meanwhile as well
+        (0, freshness(1, 8, 8, 0.4), Position(1, 0, 8, 8, None, 0.4)),  # the view restarted meanwhile
     ],
 )
 def test_the_age_of_an_answer(next_offset: int, known: PartitionFreshness | None, expected: Position) -> None:
@@ -108,11 +108,12 @@ def test_the_age_of_an_answer(next_offset: int, known: PartitionFreshness | None
 
 
 def test_a_partition_that_was_never_read_is_at_offset_0() -> None:
-    assert as_of({}, {3: freshness(3, 0, 5, 1.0)}, [3]) == (Position(3, 0, 5, 5, 1.0),)
+    assert as_of({}, {3: freshness(3, 0, 5, 1.0)}, [3]) == (Position(3, 0, 5, 5, 1.0, 0.4),)
 
 
 def test_an_answer_is_as_old_as_its_oldest_partition() -> None:
-    near, far, unknown = Position(0, 5, 5, 0, 0.0), Position(1, 5, 9, 4, 2.0), Position(2, 5, None, None, None)
+    near, far = Position(0, 5, 5, 0, 0.4, 0.4), Position(1, 5, 9, 4, 2.0, 0.4)
+    unknown = Position(2, 5, None, None, None, None)
     assert overall((near,)).caught_up is True
     both = overall((near, far))
     assert (both.caught_up, both.offsets_behind, both.seconds_behind) == (False, 4, 2.0)

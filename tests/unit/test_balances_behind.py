@@ -1,7 +1,7 @@
 """The age that the view reports."""
 
 from services.balances.projection.domain import Position
-from services.balances.projection.lag import TOLD_MS, Behind
+from services.balances.projection.lag import KNOWN_MS, Behind
 from services.balances.projection.progress import PartitionFreshness
 
 NOW_MS = 1_700_000_000_000
@@ -13,14 +13,17 @@ def seconds(behind: Behind, position: Position, now_ms: int) -> float | None:
 
 
 def test_the_age_is_unknown_before_the_first_answer_of_the_brokers() -> None:
-    assert Behind().freshness({0: Position(7, NOW_MS)}, NOW_MS) == [PartitionFreshness(0, 7, None, None)]
+    assert Behind().freshness({0: Position(7, NOW_MS)}, NOW_MS) == [PartitionFreshness(0, 7, None, None, None)]
 
 
-def test_a_partition_without_lag_has_age_0_even_if_idle() -> None:
+def test_a_partition_without_lag_is_as_old_as_the_brokers_word_even_if_idle() -> None:
     behind = Behind()
-    behind.look({0: 9}, {0: Position(9, NOW_MS - 3_600_000)}, NOW_MS)
+    idle = Position(9, NOW_MS - 3_600_000)
+    behind.look({0: 9}, {0: idle}, NOW_MS)
 
-    assert behind.freshness({0: Position(9, NOW_MS - 3_600_000)}, NOW_MS) == [PartitionFreshness(0, 9, 9, 0.0)]
+    assert behind.freshness({0: idle}, NOW_MS) == [PartitionFreshness(0, 9, 9, 0.0, 0.0)]
+    assert behind.freshness({0: idle}, NOW_MS + 3200) == [PartitionFreshness(0, 9, 9, 3.2, 3.2)]
+    assert behind.freshness({0: idle}, NOW_MS - 100) == [PartitionFreshness(0, 9, 9, 0.0, 0.0)]  # the clock went back
 
 
 def test_a_lagging_partition_is_as_old_as_its_last_record() -> None:
@@ -29,7 +32,7 @@ def test_a_lagging_partition_is_as_old_as_its_last_record() -> None:
 
     assert seconds(behind, Position(9, NOW_MS - 60_000), NOW_MS) == 60
     assert seconds(behind, Position(50, NOW_MS - 20_000), NOW_MS + 1000) == 21
-    assert seconds(behind, Position(100, NOW_MS - 10_000), NOW_MS + 1000) == 0
+    assert seconds(behind, Position(100, NOW_MS - 10_000), NOW_MS + 1000) == 1
 
 
 def test_a_new_record_after_an_idle_hour_is_not_an_hour_old() -> None:
@@ -45,5 +48,6 @@ def test_an_answer_of_the_brokers_expires() -> None:
     behind = Behind()
     behind.look({0: 9}, {0: Position(9, NOW_MS)}, NOW_MS)
 
-    assert seconds(behind, Position(9, NOW_MS), NOW_MS + TOLD_MS) == 0
-    assert behind.freshness({0: Position(9, NOW_MS)}, NOW_MS + TOLD_MS + 1) == [PartitionFreshness(0, 9, None, None)]
+    assert seconds(behind, Position(9, NOW_MS), NOW_MS + KNOWN_MS) == KNOWN_MS / 1000
+    [expired] = behind.freshness({0: Position(9, NOW_MS)}, NOW_MS + KNOWN_MS + 1)
+    assert expired == PartitionFreshness(0, 9, None, None, None)

@@ -204,8 +204,11 @@ async def test_the_worker_reports_the_position_of_every_partition(view: View, ed
     finally:
         looking.cancel()
     fresh = {at.partition: at for at in await view.freshness()}
-    assert fresh[P] == PartitionFreshness(P, 2, 2, 0.0)
-    assert fresh[OTHER] == PartitionFreshness(OTHER, 7, 7, 0.0)
+    asked_s = fresh[P].asked_s
+    assert asked_s is not None
+    assert 0 <= asked_s < 5
+    assert fresh[P] == PartitionFreshness(P, 2, 2, asked_s, asked_s)
+    assert fresh[OTHER] == PartitionFreshness(OTHER, 7, 7, asked_s, asked_s)
     assert not await view.reached(P, 2, 0.05)
 
 

@@ -1,7 +1,7 @@
 """The ends of ledger.postings' partitions: whether a position fits between them, and how old the view is.
 
-Invariant: markers at a partition's end are no missing records. No figure is smaller than the truth by more than the
-time since the last look.
+Invariant: markers at a partition's end are not missing records. No figure is smaller than the truth: the age includes
+the time since the brokers were asked.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 
 SETTLE_S: Final = 10.0  # a partition's end may be behind a position: a new leader learns what is committed with delay
-TOLD_MS: Final = 5_000  # the brokers' answers are shown for so long
+KNOWN_MS: Final = 5_000  # the brokers' answers are used for so long
 _PAUSE_S: Final = 0.5
 
 
@@ -66,39 +66,37 @@ class Ends:
 class Behind:
     def __init__(self) -> None:
         self._stable: Mapping[int, int] = {}
-        self._told_ms = 0
+        self._asked_ms = 0
         self._caught_up_ms: dict[int, int] = {}
 
-    def look(self, stable: Mapping[int, int], positions: Mapping[int, Position], now_ms: int) -> None:
-        """Note the last stable offsets, as of `now_ms`; the positions were read after the brokers were asked."""
+    def look(self, stable: Mapping[int, int], positions: Mapping[int, Position], asked_ms: int) -> None:
+        """Note the last stable offsets of brokers that were asked at `asked_ms`, before the positions were read."""
         self._stable = stable
-        self._told_ms = now_ms
+        self._asked_ms = asked_ms
         for partition, end in stable.items():
             if partition in positions and positions[partition].next_offset >= end:
-                self._caught_up_ms[partition] = now_ms
+                self._caught_up_ms[partition] = asked_ms
 
     def freshness(self, positions: Mapping[int, Position], now_ms: int) -> list[PartitionFreshness]:
         """Every partition as it is now.
 
         What is missing came after the view had everything, and after the last record that it has.
         """
-        stable = self._stable if now_ms - self._told_ms <= TOLD_MS else {}
+        stable = self._stable if now_ms - self._asked_ms <= KNOWN_MS else {}
         return [
-            PartitionFreshness(
-                partition,
-                position.next_offset,
-                stable.get(partition),
-                self._seconds(partition, position, stable.get(partition), now_ms),
-            )
+            self._partition(partition, position, stable.get(partition), now_ms)
             for partition, position in sorted(positions.items())
         ]
 
-    def _seconds(self, partition: int, position: Position, stable: int | None, now_ms: int) -> float | None:
+    def _partition(self, partition: int, position: Position, stable: int | None, now_ms: int) -> PartitionFreshness:
         if stable is None:
-            return None
-        if position.next_offset >= stable:
-            return 0.0
-        return max(now_ms - max(self._caught_up_ms.get(partition, 0), position.timestamp_ms), 0) / 1000
+            return PartitionFreshness(partition, position.next_offset, None, None, None)
+        asked_s = max(now_ms - self._asked_ms, 0) / 1000
+        seconds_behind = asked_s
+        if position.next_offset < stable:
+            complete_ms = max(self._caught_up_ms.get(partition, 0), position.timestamp_ms)
+            seconds_behind = max((now_ms - complete_ms) / 1000, asked_s)
+        return PartitionFreshness(partition, position.next_offset, stable, seconds_behind, asked_s)
 
 
 def seconds(fresh: Iterable[PartitionFreshness]) -> list[tuple[tuple[str], float]]:

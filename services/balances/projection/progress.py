@@ -15,9 +15,10 @@ class PartitionFreshness(NamedTuple):
     partition: int
     next_offset: int  # every committed record below it is in the tables
     last_stable_offset: int | None  # None while the brokers do not say
-    # How long the first missing record can have been in the ledger at most; 0.0 when none is missing, even if a
-    # transaction marker is at the end; None while the brokers do not say
+    # How long the first missing record can have been in the ledger at most, whether the brokers have reported it or
+    # not: never less than asked_s; None while the brokers do not say
     seconds_behind: float | None
+    asked_s: float | None  # since the brokers were asked for last_stable_offset; None likewise
 
 
 class Progress(Protocol):
@@ -39,8 +40,9 @@ class Position(msgspec.Struct, frozen=True):
         last_stable_offset: where the partition's committed records end; null if the brokers do not say.
         offsets_behind: how many offsets are still to be read, 0 when no committed record is missing. Transaction
             markers have offsets, so it is the most records that can be missing. Null if the brokers do not say.
-        seconds_behind: how long the first missing record can have been in the ledger at most, 0 when none is missing;
-            null if the brokers do not say.
+        seconds_behind: how long the first missing record can have been in the ledger at most; null if the brokers do
+            not say. Where nothing is known to be missing it is asked_s: a record may have come since.
+        asked_s: seconds since the brokers were asked for last_stable_offset; null if they do not say.
     """
 
     partition: int
@@ -48,13 +50,14 @@ class Position(msgspec.Struct, frozen=True):
     last_stable_offset: int | None
     offsets_behind: int | None
     seconds_behind: float | None
+    asked_s: float | None
 
 
 class Freshness(msgspec.Struct, frozen=True):
     """How old the answers are.
 
     Attributes:
-        caught_up: whether no committed record is missing; null if the brokers do not say.
+        caught_up: whether no committed record was missing when the brokers were asked; null if they do not say.
         offsets_behind: of all partitions together; null if the brokers do not say.
         seconds_behind: of the partition that is behind most; null if the brokers do not say.
         as_of: how far the view has read each partition.
@@ -82,13 +85,13 @@ def as_of(
 
 def _position(partition: int, next_offset: int, known: PartitionFreshness | None) -> Position:
     if known is None or known.last_stable_offset is None:
-        return Position(partition, next_offset, None, None, None)
+        return Position(partition, next_offset, None, None, None, None)
     stable = known.last_stable_offset
+    if next_offset >= stable:
+        return Position(partition, next_offset, stable, 0, known.asked_s, known.asked_s)
     rebuilt = next_offset < known.next_offset  # the view was rebuilt in between: the age is of the former one
     seconds = None if rebuilt else known.seconds_behind
-    if next_offset >= stable or seconds == 0:
-        return Position(partition, next_offset, stable, 0, 0.0)
-    return Position(partition, next_offset, stable, stable - next_offset, seconds)
+    return Position(partition, next_offset, stable, stable - next_offset, seconds, known.asked_s)
 
 
 def overall(positions: tuple[Position, ...]) -> Freshness:

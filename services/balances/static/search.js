@@ -50,7 +50,6 @@ const link = (kind, name) => el("a", { href: "#" + kind + "=" + encodeURICompone
 
 const behind = (positions) => {
   const worst = Math.max(...positions.map((one) => (one.seconds_behind === null ? Infinity : one.seconds_behind)));
-  if (worst === 0) return "as of now";
   return worst === Infinity ? "how old this is, the brokers do not say" : "at most " + milliseconds(worst * 1000) + " old";
 };
 

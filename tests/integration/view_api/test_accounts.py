@@ -145,6 +145,7 @@ async def test_an_answer_has_its_freshness(site: Site) -> None:
         "last_stable_offset": 6,
         "offsets_behind": 2,
         "seconds_behind": 2.0,
+        "asked_s": 0.0,
     }
     freshness = await site.get("/api/freshness")
     assert (freshness["caught_up"], freshness["offsets_behind"], freshness["seconds_behind"]) == (False, 2, 2.0)
