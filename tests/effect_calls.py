@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec.structs import replace
 
 from services.outbox.dispatch import Calls
 from services.outbox.domain import Call, Done, Job, Later, Policy
 from services.outbox.endpoints import Endpoints
 from services.outbox.flights import Claimed, Flight, Until
-from services.outbox.lanes import Lanes
+from services.outbox.lanes import Lanes, lane_name
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome
 from shared.events.effects import Channel, EffectRequest
@@ -51,9 +53,6 @@ class FakeSink:
     running: set[int] = field(default_factory=set)
     running_max: int = 0
     wait: dict[int, asyncio.Event] = field(default_factory=dict)  # by number, before its answer
-
-    def lane(self, destination: str) -> str:
-        return destination.partition("?")[0]
 
     async def deliver(self, request: EffectRequest) -> Outcome:
         number = int(request.effect_id, 16)
@@ -123,7 +122,7 @@ class Rig:
             request = item.job.request
             lane = None
             if request.destination.startswith("http"):
-                lane = self.lanes.lane(self.calls.lane_of(request), self.sink.calls_max)
+                lane = self.lanes.lane(lane_name(request.destination), self.sink.calls_max)
                 lane.claimed += 1
             flight = Flight(item.job, until, claimed=item, lane=lane)
             chain = item.job.chain

@@ -352,9 +352,6 @@ class Sites:
     calls: Counter[str] = field(default_factory=Counter)
     under_way_max: Counter[str] = field(default_factory=Counter)
 
-    def lane(self, destination: str) -> str:
-        return destination if self.takes_keys else SMTP
-
     async def deliver(self, request: EffectRequest) -> Outcome:
         destination = request.destination
         self.calls[request.effect_id] += 1

@@ -16,10 +16,9 @@ import click
 
 from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, failing_on, iso_ms, iso_time, json_option, operator, print_rows
+from services.outbox.lanes import MAIL_LANE, endpoint_of, lane_name
 from services.outbox.outcomes import Delivered
 from services.outbox.sinks.channels import open_sinks
-from services.outbox.sinks.email import MAIL_LANE
-from services.outbox.sinks.webhook import endpoint_of
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS, EFFECTS_WAITING, REFERENCE_ENDPOINTS
 from shared.events.effects import (
@@ -51,19 +50,13 @@ _EXIT_CODES = "Exit codes: 0 written, 1 not, 2 wrong usage."
 _WIDTH_CHARS = 200
 
 
-def name_of(destination: str) -> str:
-    """The name of a destination's endpoint: the outbox has a lane for each."""
-    channel = channel_of(destination)
-    if channel is Channel.EMAIL:
-        return MAIL_LANE
-    return endpoint_of(destination) if channel is Channel.WEBHOOK else destination
-
-
 def _endpoint(value: str) -> str:
     try:
-        return value if value == MAIL_LANE else name_of(value)
+        if value != MAIL_LANE and channel_of(value) is Channel.WEBHOOK:
+            return endpoint_of(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}; {MAIL_LANE} is the mail server") from error
+    return lane_name(value)
 
 
 _endpoint_argument = click.argument("endpoint", type=_endpoint)
@@ -86,17 +79,10 @@ class _Waiting:
             if record.value is None:
                 self._endpoints.pop(key, None)
             elif key.startswith(WAITING_PREFIX):
-                self._endpoints[key] = _endpoint_or_itself(decode_waiting(record.value).request.destination)
+                self._endpoints[key] = lane_name(decode_waiting(record.value).request.destination)
 
     def counts(self) -> Counter[str]:
         return Counter(self._endpoints.values())
-
-
-def _endpoint_or_itself(destination: str) -> str:
-    try:
-        return name_of(destination)
-    except ValueError:
-        return destination
 
 
 @endpoints.command("list")
@@ -261,7 +247,7 @@ class _Failed:
             return False
         if result.state == EffectState.IN_DOUBT and self._endpoint == MAIL_LANE:
             return False  # it may be a second mail: a person decides
-        return result.at_ms >= self._since_ms and _endpoint_or_itself(result.request.destination) == self._endpoint
+        return result.at_ms >= self._since_ms and lane_name(result.request.destination) == self._endpoint
 
     def resolutions(self) -> list[tuple[int, EffectRequest, bytes, Headers]]:
         """Partition, request, value and headers of each decision, in the order in which the effects failed."""

@@ -12,9 +12,10 @@ import msgspec
 
 from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, failing_on, json_option, print_rows
+from services.outbox.lanes import endpoint_of
 from services.outbox.sinks.credentials import load_key
 from services.outbox.sinks.email import recipient_of
-from services.outbox.sinks.webhook import FORMATS, derive_secret, endpoint_of
+from services.outbox.sinks.webhook import FORMATS, derive_secret
 from shared.events.catalogue import REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import (
     EVERY_ACCOUNT,

@@ -9,13 +9,13 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import get_args
 
 from services.outbox.domain import Done, Later, Policy, after_call, with_attempt
 from services.outbox.endpoints import Endpoints
 from services.outbox.flights import EARLIER, LEFT_ALONE, WITHDRAWN, Claimed, Flight, now_ms
-from services.outbox.lanes import FULL, NO_CALL, Admission, Lane, Lanes
+from services.outbox.lanes import FULL, NO_CALL, Admission, Lane, Lanes, lane_name
 from services.outbox.outcomes import Delivered, Outcome, Refused, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectFailure, EffectRequest, channel_of
@@ -23,6 +23,7 @@ from shared.telemetry import catalogue
 from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
 
 MAILTO = "mailto:"
+_SINKS_MAX = 4096  # remembered; they are asked for several times with each effect
 
 EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
 at_zero(EFFECT_CALLS, [channel.value for channel in Channel], [kind.__name__.lower() for kind in get_args(Outcome)])
@@ -43,16 +44,12 @@ class Calls:
         self._queues: dict[Lane, deque[Flight]] = {}  # the next to get a turn is the first
         self._failure: BaseException | None = None
         self._chance = random.SystemRandom()
+        self._sink = lru_cache(_SINKS_MAX)(self._find_sink)
 
     def takes_keys(self, request: EffectRequest) -> bool:
         """Whether the request's destination recognises effects by their ids; also while its channel has no settings."""
-        sink = self._sink(request)
+        sink = self._sink(request.destination)
         return not request.destination.startswith(MAILTO) if isinstance(sink, str) else sink.takes_keys
-
-    def lane_of(self, request: EffectRequest) -> str:
-        """The name of the request's lane."""
-        sink = self._sink(request)
-        return request.destination if isinstance(sink, str) else sink.lane(request.destination)
 
     def admit(self, request: EffectRequest, first_ms: int) -> Admission:
         """Take room for an effect that was first taken up at `first_ms`, if it may be claimed now.
@@ -61,7 +58,7 @@ class Calls:
         its deadline while its lane is open. A call then would take a slot for as long as a call may take, and there may
         be as many of them as came in while the destination was down.
         """
-        sink = self._sink(request)
+        sink = self._sink(request.destination)
         if isinstance(sink, str):
             return NO_CALL
         lane = self._lane(sink, request)
@@ -74,7 +71,7 @@ class Calls:
 
     def is_quick(self, request: EffectRequest) -> bool:
         """Whether the request's lane is limited by this process and not by its destination."""
-        sink = self._sink(request)
+        sink = self._sink(request.destination)
         return not isinstance(sink, str) and self._lane(sink, request).is_quick(time.monotonic())
 
     def start(self, flight: Flight, after: Flight | None = None) -> None:
@@ -94,7 +91,8 @@ class Calls:
             self._end(flight, item.put_off(now_ms(), EARLIER))
             return
         self._queues.setdefault(lane, deque()).append(flight)
-        self._begin()
+        if self._lanes.may_begin(lane):
+            self._begin()  # else the end of a call does
 
     def withdraw(self, flights: Iterable[Flight]) -> None:
         """Put off those whose call has not begun."""
@@ -131,18 +129,17 @@ class Calls:
         while waiting < len(self._queues):
             lane, queue = next(iter(self._queues.items()))
             self._queues[lane] = self._queues.pop(lane)  # to the end
-            flight, waiting = queue[0], waiting + 1
-            why = self._refusal(flight, lane)
-            if why is not None:
-                queue.popleft()
-                self._put_off(flight, why)
-                waiting = 0
-            elif self._lanes.may_begin(lane):
-                queue.popleft()
-                self._call(flight, lane)
-                waiting = 0
-            if not queue and self._queues.get(lane) is queue:
+            if not self._lanes.may_begin(lane):
+                waiting += 1
+                continue
+            flight, waiting = queue.popleft(), 0
+            if not queue:
                 del self._queues[lane]
+            why = self._refusal(flight, lane)
+            if why is None:
+                self._call(flight, lane)
+            else:
+                self._put_off(flight, why)
 
     def _refusal(self, flight: Flight, lane: Lane) -> str | None:
         over = flight.until.why_over()
@@ -176,7 +173,7 @@ class Calls:
 
     async def _make(self, flight: Flight, lane: Lane) -> Done | Later:
         item, until, request = flight.claimed, flight.until, flight.job.request
-        sink = self._sink(request)
+        sink = self._sink(request.destination)
         if item is None or isinstance(sink, str):
             raise AssertionError(f"{request.effect_id} cannot be called")
         refusal = None if sink.takes_keys else await until.begin(request.effect_id)
@@ -219,21 +216,20 @@ class Calls:
     def _without_call(self, item: Claimed) -> Done:
         """Decide on an effect that was claimed to get no call."""
         request = item.job.request
-        sink = self._sink(request)
+        sink, name = self._sink(request.destination), lane_name(request.destination)
         if isinstance(sink, str):
             return item.give_up(EffectFailure.REFUSED, sink)
-        name = sink.lane(request.destination)
         if self._endpoints.is_disabled(name):
             return item.give_up(EffectFailure.ENDPOINT_DISABLED, f"{name} is disabled: see `once endpoints list`")
         return item.give_up(EffectFailure.RETRIES_EXHAUSTED, f"{name} was left alone when its deadline came")
 
     def _lane(self, sink: Sink, request: EffectRequest) -> Lane:
-        return self._lanes.lane(sink.lane(request.destination), sink.calls_max)
+        return self._lanes.lane(lane_name(request.destination), sink.calls_max)
 
-    def _sink(self, request: EffectRequest) -> Sink | str:
-        """The sink, or why there is none."""
+    def _find_sink(self, destination: str) -> Sink | str:
+        """The sink of a destination, or why there is none."""
         try:
-            channel = channel_of(request.destination)
+            channel = channel_of(destination)
         except ValueError as error:
             return str(error)
         return self._sinks.get(channel) or f"the outbox has no settings for {channel.value}: see docs/settings.md"

@@ -5,7 +5,8 @@ again with the same key. One that does not is never called again unnoticed: the 
 or sent again and counted.
 """
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, result_of
 from services.outbox.outcomes import Delivered, Outcome, Refused, Unknown
@@ -26,8 +27,7 @@ DETAIL_MAX_CHARS = 200
 EARLIER_CALL = "an earlier call may have been taken"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """How long and how often an effect is tried."""
 
     retry_first_ms: int  # the pause before the second try
@@ -36,8 +36,7 @@ class Policy:
     resent_kinds: frozenset[str]  # sent again when in doubt; the others are held
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """An effect in hand."""
 
     request: EffectRequest
@@ -69,16 +68,14 @@ class Job:
         return (self.request.account, self.request.destination) if self.request.ordered else None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """The sink is to be called now."""
 
     job: Job  # with this call counted
     resend: bool = False  # an earlier call may have been accepted, and the destination knows no keys
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """Decided, with the result to be committed."""
 
     job: Job
@@ -86,8 +83,7 @@ class Done:
     known: bool = False  # Redis has its mark already
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(msgspec.Struct, frozen=True):
     """To be tried again."""
 
     job: Job
@@ -130,8 +126,7 @@ class Later:
         return replace(self, job=replace(self.job, void=holder)) if self.release else self
 
 
-@dataclass(frozen=True, slots=True)
-class Void:
+class Void(msgspec.Struct, frozen=True):
     """A person's decision on a result that is no longer the latest: nothing is done."""
 
     job: Job
@@ -193,7 +188,7 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
     if maybe_taken and not job.takes_keys:
         return _in_doubt(job, "a call may have been made before the outbox or Redis was lost", policy, now_ms)
     again = maybe_taken or _reopens_doubt(job, claim.mark)
-    return _call(replace(job, doubtful=again and job.takes_keys), resend=again and not job.takes_keys)
+    return _call(job, doubtful=again and job.takes_keys, resend=again and not job.takes_keys)
 
 
 def _with_history(job: Job, claim: Claim) -> Job:
@@ -201,6 +196,8 @@ def _with_history(job: Job, claim: Claim) -> Job:
     attempts, resends = (0, 0) if claim.mark is None else (claim.mark.attempts, claim.mark.resends)
     if not job.takes_keys:
         resends = max(resends, claim.resends)
+    if attempts <= job.attempts and resends <= job.resends:
+        return job  # as nearly always, and a copy costs microseconds
     return replace(job, attempts=max(job.attempts, attempts), resends=max(job.resends, resends))
 
 
@@ -220,12 +217,13 @@ def _decided(job: Job, now_ms: int) -> Done:
 
 def _in_doubt(job: Job, why: str, policy: Policy, now_ms: int) -> Decision:
     if job.request.kind in policy.resent_kinds:
-        return _call(replace(job, doubtful=True), resend=True)
+        return _call(job, doubtful=True, resend=True)
     return Done(job, _result(job, EffectState.IN_DOUBT, now_ms, detail=why))
 
 
-def _call(job: Job, *, resend: bool) -> Call:
-    return Call(replace(job, attempts=job.attempts + 1, resends=job.resends + resend), resend)
+def _call(job: Job, *, doubtful: bool, resend: bool) -> Call:
+    counted = replace(job, attempts=job.attempts + 1, resends=job.resends + resend, doubtful=doubtful)
+    return Call(counted, resend)
 
 
 def with_attempt(job: Job, at_ms: int, took_ms: int, outcome: Outcome) -> Job:

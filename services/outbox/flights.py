@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from services.outbox.domain import Call, Done, Job, Later, Void, give_up, not_called
 from services.outbox.lanes import Lane
 from services.outbox.marks import Status
@@ -22,8 +24,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """An effect that was claimed to be called."""
 
     job: Job  # as it was before it was claimed

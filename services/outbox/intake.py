@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, Protocol
 
 from services.outbox.domain import Job, Later
 from services.outbox.flights import Flight
-from services.outbox.lanes import FULL, Admission, Lane
+from services.outbox.lanes import FULL, Admission, Lane, lane_name
 from services.outbox.waiting import Chain, WaitingStore
 from shared.eos.records import Record
 from shared.events.codec import InternalInputError
@@ -96,8 +96,6 @@ class Wish(NamedTuple):
 class Gate(Protocol):
     """What `plan` asks of the calls."""
 
-    def lane_of(self, request: EffectRequest) -> str: ...
-
     def admit(self, request: EffectRequest, first_ms: int) -> Admission: ...
 
     def is_quick(self, request: EffectRequest) -> bool: ...
@@ -157,7 +155,7 @@ def _admission(job: Job, before: Entry | None, gate: Gate, waiting: WaitingStore
         is_called = before is not None and before.later is None and not before.repeated
         if waiting.has_chain(job.chain) or (before is not None and not is_called):
             return _BEHIND
-    if waiting.is_due(gate.lane_of(job.request), now_ms):
+    if waiting.is_due(lane_name(job.request.destination), now_ms):
         return _BEHIND
     return gate.admit(job.request, job.first_ms)
 

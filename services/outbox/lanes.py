@@ -1,8 +1,8 @@
 """Lanes: how much may be called at each destination, and when. Pure: seconds come in as arguments.
 
-A destination has a lane of its own, and fails or is slow there alone. A lane is an endpoint (scheme, host, port and
-path) for webhooks, a file, or the mail server. The mail server has one lane for all recipients: it takes every mail and
-delivers it later, so what fails or is slow is the server and not a recipient's domain.
+A destination has a lane of its own, `lane_name`, and fails or is slow there alone. The mail server has one lane for all
+recipients: it takes every mail and delivers it later, so what fails or is slow is the server and not a recipient's
+domain.
 
 Invariants:
 - A lane has at most `lane_calls_max` calls under way. It begins one only while it has fewer than there are slots free
@@ -16,16 +16,56 @@ Invariants:
   lane closed to all of its effects, and no other lane.
 """
 
+from functools import lru_cache
 from math import inf
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
+from shared.events.effects import Channel, channel_of
+
+MAIL_LANE: Final = "smtp"
 LANES_MAX: Final = 10_000  # remembered; with more, an idle one is forgotten, or the one known longest
-WORK_S: Final = 0.1  # a lane has claims for so many seconds of work
+WORK_S: Final = 0.2  # a lane has claims for so many seconds of work
 QUICK_S: Final = 0.01
 """Calls that take less are limited by this process, not by their destination. With 16 at once, these are 1,600 a
 second. Input may wait for such a lane, because writing its effects to effects.waiting would cost more than the wait."""
 SILENT_S: Final = 900.0  # longer than between two tries of an effect
 _WEIGHT: Final = 8  # of the past, in the moving average of a call's seconds
+_NAMES_MAX: Final = 4096  # asked for with each effect, for few destinations
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+@lru_cache(_NAMES_MAX)
+def lane_name(destination: str) -> str:
+    """The name of a destination's lane.
+
+    That is the endpoint of a webhook, a file's destination itself, or MAIL_LANE. What is no destination has its own.
+    """
+    try:
+        channel = channel_of(destination)
+        if channel is Channel.EMAIL:
+            return MAIL_LANE
+        return endpoint_of(destination) if channel is Channel.WEBHOOK else destination
+    except ValueError:
+        return destination
+
+
+def origin_of(destination: str) -> str:
+    """The origin of a URL as `scheme://host:port`, always with its port (RFC 6454, section 4).
+
+    Raises ValueError if it is no http or https URL with a host and a possible port.
+    """
+    parts = urlsplit(destination)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"{destination!r} is no webhook's URL: give https://host/path")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = _PORTS[parts.scheme] if parts.port is None else parts.port
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def endpoint_of(destination: str) -> str:
+    """Origin and path of a URL, without its query: these identify a subscriber. Raises as `origin_of`."""
+    return origin_of(destination) + (urlsplit(destination).path or "/")
 
 
 class Lane:

@@ -57,9 +57,6 @@ class Sink(Protocol):
     def calls_max(self) -> int:
         """How many calls it makes at once; more would wait within it."""
 
-    def lane(self, destination: str) -> str:
-        """What fails or is slow together: the name of this destination's lane."""
-
     async def deliver(self, request: EffectRequest) -> Outcome:
         """Make one call. Bounded in time; raises nothing that the outside could cause."""
 

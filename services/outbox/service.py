@@ -44,7 +44,8 @@ from shared.telemetry import metrics
 POLL_S = 0.2  # how long an idle round takes
 HELD_S = 0.05  # the same while requests are held that a lane has no room for
 ROUND_S = 0.05  # a round waits so long for calls in quick lanes
-SETTLE_S = 0.02  # from a commit to the next while calls are under way: it is to have more than one result
+FULL_ROUND_S = 0.2  # the same while no request can be taken meanwhile, because the inbox is full
+SETTLE_S = 0.05  # from a commit to the next while calls are under way: it is to have more than one result
 PATIENCE_S = 0.25  # a request waits so long for its call before it goes to effects.waiting
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
 QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
@@ -191,7 +192,7 @@ class EffectWorker(TrustedWorker):
         """Wait until there is something to do: for quick calls, else for the next commit's time, input, or an end."""
         flights = self._flights
         if flights.quick and not self._stopping.is_set():
-            await flights.wait(ROUND_S)
+            await flights.wait(ROUND_S if self._room > 0 else FULL_ROUND_S)
             flights.quick.clear()  # what is late is not waited for again
         elif self._is_settleable():
             left_s = self._settled_s + SETTLE_S - time.monotonic()

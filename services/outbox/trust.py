@@ -75,7 +75,7 @@ class TrustedWorker(Worker):
         self._calls = means.calls
         self._policy = means.policy
         self._endpoints = means.endpoints
-        self._waiting = WaitingStore(means.calls.lane_of)
+        self._waiting = WaitingStore()
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         target = workload.topic, partition
         self._own = Task(workload.service, target, EFFECTS_WAITING, Stores(self._waiting, self._trust))

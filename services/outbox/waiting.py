@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from services.outbox.lanes import FULL, Admission
+from services.outbox.lanes import FULL, Admission, lane_name
 from shared.eos.store import Change
 from shared.events.effects import WAITING_PREFIX, EffectRequest, Waiting, decode_waiting, encode_waiting
 
@@ -34,16 +34,11 @@ class _Kept(NamedTuple):
 
 
 class WaitingStore:
-    """Waiting effects by id.
-
-    Args:
-        lane_of: the name of a request's lane.
-    """
+    """Waiting effects by id."""
 
     prefix = WAITING_PREFIX
 
-    def __init__(self, lane_of: Callable[[EffectRequest], str]) -> None:
-        self._lane_of = lane_of
+    def __init__(self) -> None:
         self._committed: dict[str, _Kept] = {}
         self._changed: dict[str, _Kept | None] = {}
         self._heaps: dict[str, list[tuple[int, int, str]]] = {}  # by lane: time, sequence, id
@@ -172,7 +167,7 @@ class WaitingStore:
         return len(self._committed)
 
     def _kept(self, waiting: Waiting, value: bytes) -> _Kept:
-        lane = self._lane_of(waiting.request)
+        lane = lane_name(waiting.request.destination)
         return _Kept(value, lane, chain_of(waiting.request), waiting.not_before_ms, waiting.sequence)
 
     def _merge(self, effect_id: str, kept: _Kept | None) -> None:

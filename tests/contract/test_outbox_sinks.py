@@ -108,8 +108,3 @@ async def test_an_unreachable_destination_can_be_retried(rig: Rig) -> None:
     assert isinstance(outcome, Retriable)
     assert outcome.detail
     assert outcome.retry_after_s is None
-
-
-async def test_a_destination_has_one_lane(rig: Rig) -> None:
-    assert rig.sink.lane(rig.destination) == rig.sink.lane(rig.destination)
-    assert rig.sink.lane(rig.destination)

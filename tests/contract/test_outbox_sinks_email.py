@@ -270,10 +270,6 @@ async def test_an_invalid_address_is_refused(sink: Sink, destination: str) -> No
     assert isinstance(await sink.deliver(effect(1, destination)), Refused)
 
 
-async def test_the_mail_server_has_one_lane(sink: Sink) -> None:
-    assert {sink.lane(destination) for destination in (TO, "mailto:other@example.net")} == {"smtp"}
-
-
 def test_a_mailbox_process_and_the_services_loop(tmp_path: Path) -> None:
     async def deliver(port: int, ca_file: Path, password_file: Path) -> list[type[Outcome]]:
         given = settings(

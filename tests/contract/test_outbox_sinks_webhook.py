@@ -304,7 +304,6 @@ async def test_connections_are_bounded_and_kept() -> None:
 @pytest.mark.parametrize("destination", ["http://", "http://h:99999/", "http://h:x/", "ftp://h/", "hook", "http://[h"])
 async def test_an_invalid_url_is_refused(destination: str) -> None:
     assert isinstance(await call(destination), Refused)
-    assert webhook().lane(destination) == destination
 
 
 @pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64])

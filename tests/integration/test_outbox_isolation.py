@@ -13,7 +13,7 @@ import pytest
 from deploy.drills.outbox import requests_to
 from deploy.drills.sinks.processes import ReceiverProcess
 from deploy.drills.sinks.receiver import Faults, Mode
-from services.outbox.sinks.webhook import endpoint_of
+from services.outbox.lanes import endpoint_of
 from shared.eos import crash
 from shared.events.effects import EffectFailure, EffectRequest, EffectState
 from tests.bench.isolation import SLOW_S, figures, mixed, offer, raise_if_rewritten

@@ -154,7 +154,9 @@ class History:
             return
         self.asked += action is ResolutionAction.RESEND
         first = self.log[0]
-        self.log.append(replace(first, sequence=len(self.log), revision=self.result.revision, action=action.value))
+        revision = self.result.revision
+        decision = msgspec.structs.replace(first, sequence=len(self.log), revision=revision, action=action.value)
+        self.log.append(decision)
         self.inbox.append(self.log[-1])
 
     def _round(self, step: Round) -> None:
@@ -162,7 +164,7 @@ class History:
             self.now_ms = max(self.now_ms, self.waiting.not_before_ms)
             job = resume(self.waiting, self.log[0].takes_keys)
         elif self.inbox:
-            job = replace(self.inbox[0], first_ms=self.now_ms)
+            job = msgspec.structs.replace(self.inbox[0], first_ms=self.now_ms)
         else:
             return
         claim = self._claim(wanted(job, self.policy))
@@ -260,7 +262,7 @@ class History:
         if orderly and not self.left_over:
             return
         self.left_over = False
-        self.inbox = deque(replace(job, doubtful=True) for job in self.inbox)
+        self.inbox = deque(msgspec.structs.replace(job, doubtful=True) for job in self.inbox)
         if self.waiting is not None and self.waiting.not_before_ms <= self.now_ms:
             self.waiting = msgspec.structs.replace(self.waiting, doubtful=True)
 

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from services.outbox.lanes import NO_CALL
 from services.outbox.waiting import WaitingStore
 from shared.eos.store import Change
-from shared.events.effects import EffectRequest, Waiting
+from shared.events.effects import Waiting
 from tests.sinks.effects import effect
 from tests.stores import compacted, restore
 
@@ -23,10 +23,6 @@ def waits(number: int, not_before_ms: int) -> Waiting:
     return Waiting(request, "effects.requests:0:0", "payments.raw:0:0", 1, 0, not_before_ms, 100 - number)
 
 
-def lane_of(request: EffectRequest) -> str:
-    return request.destination
-
-
 def place(waiting: Waiting) -> tuple[int, int]:
     """Its place among the due effects."""
     return waiting.not_before_ms, waiting.sequence
@@ -37,7 +33,7 @@ class WaitingMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = WaitingStore(lane_of)
+        self.store = WaitingStore()
         self.changelog: list[Change] = []
         self.committed: dict[str, Waiting] = {}
         self.seen: dict[str, Waiting] = {}
@@ -94,7 +90,7 @@ class WaitingMachine(RuleBasedStateMachine):
 
     @rule(clean_until=st.integers(0, 60))
     def restart(self, clean_until: int) -> None:
-        self.store = WaitingStore(lane_of)
+        self.store = WaitingStore()
         restore(self.store, compacted(self.changelog, clean_until))
         self.roll_back()
         self.taken.clear()

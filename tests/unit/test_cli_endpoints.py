@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from deploy.cli.endpoints import _endpoint, _Failed, _Waiting, name_of
+from deploy.cli.endpoints import _endpoint, _Failed, _Waiting
 from deploy.cli.output import iso_ms
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_RESULTS, EFFECTS_WAITING
@@ -22,12 +22,16 @@ HOOK = "https://example.org/hook"
 NAME = "https://example.org:443/hook"
 
 
-def test_an_endpoint_is_named_without_its_query_and_with_its_port() -> None:
-    assert name_of("https://Example.org/hook?tenant=7") == name_of(HOOK) == NAME
-    assert name_of("file:receipts") == "file:receipts"
-    assert name_of("mailto:bob@example.org") == _endpoint("smtp") == "smtp"
+def test_an_endpoint_is_given_by_its_name_or_by_a_destination() -> None:
+    assert {_endpoint(value) for value in (HOOK, NAME, HOOK + "?tenant=7")} == {NAME}
+    assert _endpoint("file:receipts") == "file:receipts"
+    assert {_endpoint(value) for value in ("mailto:bob@example.org", "smtp")} == {"smtp"}
+
+
+@pytest.mark.parametrize("value", ["nonsense", "http://h:99999/", "https://user@h/", "file:A"])
+def test_what_is_no_endpoint_is_refused(value: str) -> None:
     with pytest.raises(click.BadParameter, match="smtp is the mail server"):
-        _endpoint("nonsense")
+        _endpoint(value)
 
 
 @pytest.mark.parametrize(

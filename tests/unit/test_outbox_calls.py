@@ -1,9 +1,9 @@
 """Calls through fake sinks: their number at once, their order, and when no further call may begin."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from services.outbox.domain import Done, Later

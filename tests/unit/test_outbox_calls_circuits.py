@@ -1,12 +1,11 @@
 """Calls through fake sinks whose destinations fail: calls that the circuit breaker prevents or permits."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from services.outbox.domain import Call, Done, Later
 from services.outbox.flights import LEFT_ALONE, Claimed, Flight
-from services.outbox.lanes import NO_CALL
+from services.outbox.lanes import NO_CALL, lane_name
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
 from shared.events.effects import EffectState
@@ -77,7 +76,7 @@ async def test_an_effect_of_a_disabled_endpoint_is_decided_without_a_call(
     clock: Clock, doubtful: bool, state: str
 ) -> None:
     setup = rig(clock, FakeSink())
-    setup.endpoints[WEBHOOK] = Endpoint("disabled", 1)
+    setup.endpoints[lane_name(WEBHOOK)] = Endpoint("disabled", 1)
     item = claimed(clock, 1)
     assert setup.calls.admit(item.job.request, clock.now_ms) == NO_CALL
     job = replace(item.job, doubtful=doubtful)

@@ -1,10 +1,10 @@
 """The outbox's decisions after a claim, for every kind of destination and policy."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from services.outbox.domain import (
     DETAIL_MAX_CHARS,

@@ -1,10 +1,21 @@
-"""Lanes: bounds of calls and claims, circuits that failures open and one trial call tests, and pauses asked for."""
+"""Lanes: names, bounds of calls and claims, circuits that failures open and a trial call tests, pauses asked for."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.outbox.lanes import FULL, LANES_MAX, QUICK_S, SILENT_S, WORK_S, Lane, Lanes
+from services.outbox.lanes import (
+    FULL,
+    LANES_MAX,
+    QUICK_S,
+    SILENT_S,
+    WORK_S,
+    Lane,
+    Lanes,
+    endpoint_of,
+    lane_name,
+    origin_of,
+)
 
 CALLS_MAX, LANE_CALLS_MAX, FAILURES_MAX, OPEN_S = 12, 8, 3, 10.0
 NAME = "https://example.org:443/hook"
@@ -34,6 +45,35 @@ def admitted(lanes: Lanes, lane: Lane, now_s: float = 0.0) -> int:
     while lanes.admit(lane, now_s).lane is lane:
         count += 1
     return count
+
+
+@pytest.mark.parametrize(
+    ("destination", "origin", "endpoint"),
+    [
+        ("https://Example.org", "https://example.org:443", "https://example.org:443/"),
+        ("http://example.org/a", "http://example.org:80", "http://example.org:80/a"),
+        ("https://h:8443/a/b", "https://h:8443", "https://h:8443/a/b"),
+        ("http://[::1]:80/", "http://[::1]:80", "http://[::1]:80/"),
+        ("http://h:0/", "http://h:0", "http://h:0/"),
+    ],
+)
+def test_the_parts_of_a_url(destination: str, origin: str, endpoint: str) -> None:
+    assert (origin_of(destination), endpoint_of(destination)) == (origin, endpoint)
+    assert lane_name(destination) == lane_name(destination + "?tenant=7") == endpoint
+
+
+@pytest.mark.parametrize(
+    "destination", ["https://", "ftp://h", "h/hook", "https://h:65536", "https://h:x", "http://[h"]
+)
+def test_invalid_urls(destination: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        origin_of(destination)
+    assert lane_name(destination) == destination
+
+
+def test_the_mail_server_has_one_lane_and_each_file_its_own() -> None:
+    assert {lane_name(f"mailto:{name}@example.org") for name in ("alice", "bob")} == {"smtp"}
+    assert lane_name("file:receipts") == "file:receipts"
 
 
 def test_a_lane_leaves_slots_for_others_until_there_are_none(lanes: Lanes) -> None:

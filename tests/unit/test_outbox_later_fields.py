@@ -40,7 +40,7 @@ def called(job: Job, claim: Claim, outcome: Outcome) -> Done | Later:
 def stored(later: Done | Later) -> Job:
     """Commit a waiting effect, restore it from the changelog, and take it up again."""
     assert isinstance(later, Later)
-    writer, reader = (WaitingStore(lambda request: request.destination) for _ in range(2))
+    writer, reader = WaitingStore(), WaitingStore()
     writer.put(later.job.effect_id, later.waiting())
     for key, value in writer.changes():
         reader.restore(key, value)

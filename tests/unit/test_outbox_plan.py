@@ -24,9 +24,6 @@ class FakeGate:
     slow: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)
 
-    def lane_of(self, request: EffectRequest) -> str:
-        return request.destination
-
     def admit(self, request: EffectRequest, _first_ms: int) -> Admission:
         name = request.destination
         if name in self.closed:
@@ -47,7 +44,7 @@ def entry(number: int, destination: str = A, action: str | None = None, **change
 
 
 def store(*waiting: Entry) -> WaitingStore:
-    found = WaitingStore(lambda request: request.destination)
+    found = WaitingStore()
     for one in waiting:
         record = Waiting(one.job.request, "effects.requests:0:1", "payments.raw:0:0", 1, 0, 0, one.job.sequence)
         found.put(one.job.effect_id, record)

@@ -33,8 +33,6 @@ from services.outbox.sinks.webhook import (
     derive_secret,
     encode_body,
     encode_envelope,
-    endpoint_of,
-    origin_of,
 )
 from shared.events.effects import EffectKind, EffectRequest, Subscription, Subscriptions
 from shared.events.postings import CREDIT, DEBIT, Entry, Posting
@@ -65,28 +63,6 @@ def test_a_body_is_one_line_with_the_fields_of_the_request(text: str, reversal: 
     assert b"\n" not in body
     decoded = msgspec.json.decode(body)
     assert decoded == {name: getattr(request, name) for name in EffectBody.__struct_fields__}
-
-
-@pytest.mark.parametrize(
-    ("destination", "origin", "endpoint"),
-    [
-        ("https://Example.org", "https://example.org:443", "https://example.org:443/"),
-        ("http://example.org/a?b=c", "http://example.org:80", "http://example.org:80/a"),
-        ("https://h:8443/a/b", "https://h:8443", "https://h:8443/a/b"),
-        ("http://[::1]:80/", "http://[::1]:80", "http://[::1]:80/"),
-        ("http://h:0/", "http://h:0", "http://h:0/"),
-    ],
-)
-def test_the_parts_of_a_url(destination: str, origin: str, endpoint: str) -> None:
-    assert (origin_of(destination), endpoint_of(destination)) == (origin, endpoint)
-
-
-@pytest.mark.parametrize(
-    "destination", ["https://", "ftp://h", "h/hook", "https://h:65536", "https://h:x", "http://[h"]
-)
-def test_invalid_urls(destination: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        origin_of(destination)
 
 
 @pytest.mark.parametrize(

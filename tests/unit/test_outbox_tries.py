@@ -1,12 +1,12 @@
 """The outbox's decisions after a call: done, in doubt, given up, or retried, and when."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.outbox.domain import (
     DETAIL_MAX_CHARS,

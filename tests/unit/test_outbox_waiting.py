@@ -7,7 +7,7 @@ import pytest
 from services.outbox.lanes import FULL, NO_CALL, Admission
 from services.outbox.waiting import WaitingStore
 from shared.eos.store import Change
-from shared.events.effects import WAITING_PREFIX, EffectRequest, Waiting, encode_waiting
+from shared.events.effects import WAITING_PREFIX, Waiting, encode_waiting
 from tests.sinks.effects import effect
 from tests.stores import commit, compacted, restore
 
@@ -31,10 +31,6 @@ def ordered(number: int, not_before_ms: int = 100, **changes: Any) -> Waiting:
     return waits(number, not_before_ms, ordered=True, **changes)
 
 
-def lane_of(request: EffectRequest) -> str:
-    return request.destination
-
-
 def due(store: WaitingStore, now_ms: int, limit: int) -> list[Waiting]:
     """What is due where every lane may be called."""
     return [waiting for waiting, _ in store.due(now_ms, limit, lambda *_: NO_CALL)]
@@ -47,7 +43,7 @@ def put(store: WaitingStore, *waiting: Waiting) -> None:
 
 def store_of(*waiting: Waiting) -> WaitingStore:
     """Return a store in which these are committed."""
-    store = WaitingStore(lane_of)
+    store = WaitingStore()
     put(store, *waiting)
     store.commit()
     return store
@@ -223,7 +219,7 @@ def test_changes_are_visible_in_their_transaction_and_undone_with_it() -> None:
 
 
 def test_an_effect_added_and_removed_in_one_transaction_is_not_a_change() -> None:
-    store = WaitingStore(lane_of)
+    store = WaitingStore()
     put(store, waits(1))
     store.remove(waits(1).request.effect_id)
     store.remove(waits(2).request.effect_id)
@@ -245,13 +241,13 @@ def test_a_change_is_a_record_and_an_end_is_a_tombstone() -> None:
 
 @pytest.mark.parametrize("clean_until", [0, 3, 9])
 def test_a_restart_restores_waiting_effects(clean_until: int) -> None:
-    store, changelog = WaitingStore(lane_of), list[Change]()
+    store, changelog = WaitingStore(), list[Change]()
     put(store, ordered(1, 50), ordered(2, 10), waits(3, 10))
     commit(store, changelog)
     put(store, ordered(1, 20))
     store.remove(waits(3).request.effect_id)
     commit(store, changelog)
-    restored = WaitingStore(lane_of)
+    restored = WaitingStore()
     restore(restored, compacted(changelog, clean_until))
     assert dict(restored.items()) == dict(store.items())
     for each in (store, restored):

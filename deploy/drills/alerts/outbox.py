@@ -11,7 +11,7 @@ from deploy.drills.sinks.mailbox import Action, MailFaults, Stage
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
 from deploy.drills.sinks.receiver import Faults, Mode
 from deploy.drills.waiting import until
-from services.outbox.sinks.webhook import endpoint_of
+from services.outbox.lanes import endpoint_of
 from shared.events.catalogue import REFERENCE_ENDPOINTS
 from shared.events.effects import EffectKind
 from shared.events.endpoints import Endpoint, EndpointState, encode_endpoint

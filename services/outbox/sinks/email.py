@@ -46,9 +46,6 @@ _REASONS: dict[str, str] = {
 }
 
 
-MAIL_LANE = "smtp"
-
-
 class Text(NamedTuple):
     """A mail's subject, one line, and its body, with line feeds."""
 
@@ -200,11 +197,6 @@ class EmailSink:
         self._sender = sender
         self._clock = clock
         self._connections = Connections(server, connections_max, timeout_s / 2, timeout_s / 2)
-
-    def lane(self, destination: str) -> str:
-        """The mail server, whatever the address."""
-        del destination
-        return MAIL_LANE
 
     async def deliver(self, request: EffectRequest) -> Outcome:
         try:

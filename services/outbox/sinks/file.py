@@ -157,10 +157,6 @@ class FileSink:
         self._timeout_s = timeout_s
         self._files: dict[str, LogFile] = {}
 
-    def lane(self, destination: str) -> str:
-        """The destination itself: each file fails alone."""
-        return destination
-
     async def deliver(self, request: EffectRequest) -> Outcome:
         """Append one line, unless the file has it."""
         try:

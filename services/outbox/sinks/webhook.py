@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Final, Self
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import (
@@ -36,32 +35,10 @@ from aiohttp import (
 )
 from yarl import URL
 
+from services.outbox.lanes import endpoint_of
 from services.outbox.outcomes import Outcome, Refused, Retriable, Unknown, judge, printable
 from services.outbox.sinks.egress import DestinationRefusedError, Egress
 from shared.events.effects import EffectRequest
-
-_PORTS: Final = {"http": 80, "https": 443}
-
-
-@lru_cache(maxsize=4096)  # asked for at each call, for few destinations
-def origin_of(destination: str) -> str:
-    """The origin of a URL as `scheme://host:port`, always with its port (RFC 6454, section 4).
-
-    Raises ValueError if it is no http or https URL with a host and a possible port.
-    """
-    parts = urlsplit(destination)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(f"{destination!r} is no webhook's URL: give https://host/path")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = _PORTS[parts.scheme] if parts.port is None else parts.port
-    return f"{parts.scheme}://{host}:{port}"
-
-
-@lru_cache(maxsize=4096)
-def endpoint_of(destination: str) -> str:
-    """Origin and path of a URL, without its query: these identify a subscriber. Raises as `origin_of`."""
-    return origin_of(destination) + (urlsplit(destination).path or "/")
-
 
 MEDIA_TYPE: Final = "application/json"
 
@@ -219,13 +196,6 @@ class WebhookSink:
         self._sessions: dict[str, ClientSession] = {}
         self._target = lru_cache(maxsize=4096)(self._parse)
 
-    def lane(self, destination: str) -> str:
-        """The endpoint: `https://host:443/path`. A destination that is no URL is its own."""
-        try:
-            return endpoint_of(destination)
-        except ValueError:
-            return destination
-
     async def deliver(self, request: EffectRequest) -> Outcome:
         """Make one POST. The sink must be open."""
         if not self._sessions:
@@ -270,7 +240,7 @@ class WebhookSink:
         return url, self._egress.refusal(url)
 
     async def __aenter__(self) -> Self:
-        for scheme in _PORTS:
+        for scheme in ("http", "https"):
             session = ClientSession(
                 connector=self._egress.connector(scheme, self.calls_max, _KEEPALIVE_S),
                 timeout=self._timeout,
