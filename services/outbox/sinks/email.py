@@ -43,6 +43,8 @@ _REASONS: dict[str, str] = {
     DeclineReason.AMOUNT_TOO_LARGE: "converted or with its fee, the amount is too large",
     DeclineReason.ORIGINAL_NOT_FOUND: "the payment to be reversed is not known, or can no longer be reversed",
     DeclineReason.ALREADY_REVERSED: "the payment has been reversed before",
+    DeclineReason.NOT_AUTHORISED: "the client that ordered it may not use this account",
+    DeclineReason.STALE_VERSION: "the account was changed after the order was made",
 }
 
 
