@@ -119,7 +119,7 @@ class _Outbox:
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._waiting = WaitingStore(lambda request: request.destination)
+        self._waiting = WaitingStore()
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         self._store = Stores(self._waiting, self._trust)
 
