@@ -12,13 +12,13 @@ import msgspec
 from deploy.cli.cluster import api_keys_option, brokers_option, optional_brokers_option
 from deploy.cli.output import answer, failing_on, iso_ms, iso_time, json_option, note, operator, print_rows
 from deploy.clients.audit import KeyName, last_uses, read_events, write_events
+from deploy.clients.enforcement import enforce as enforce_ownership
 from deploy.clients.keyring import Keyring, KeyringError
-from shared.events.audit import AuditEvent, ClientAdded, KeyIssued, KeyRevoked, OwnershipEnforced
-from shared.events.clients import OWNER_UNNAMED, Scope
+from shared.events.audit import AuditEvent, ClientAdded, KeyIssued, KeyRevoked
+from shared.events.clients import Scope
 from shared.http.keys import DEFAULT_SCOPES, Key, parse_scopes, parse_time, time_text
-from shared.kafka.admin.installation import enforce_ownership, ownership
 from shared.kafka.client.access import Access
-from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError
+from shared.kafka.client.errors import KafkaUnavailableError
 
 _DAY_MS: Final = 86_400_000
 _LAST_USE_DAYS: Final = 31
@@ -212,15 +212,7 @@ def enforce(brokers: Access) -> None:
     `operator`. Stop the ledger first, and start it afterwards. It cannot be undone. A new installation has it from its
     first payment on.
     """
-    try:
-        found, is_new = asyncio.run(ownership(brokers)), False
-    except TopicMismatchError:  # not in force yet
-        found, is_new = asyncio.run(enforce_ownership(brokers)), True
-    if is_new:
-        _record(
-            brokers,
-            [OwnershipEnforced(client=OWNER_UNNAMED, at_ms=_now_ms(), by=operator(), raw_from=found.raw_from)],
-        )
+    found, is_new = asyncio.run(enforce_ownership(brokers, operator()))
     since = f"since {iso_time(found.made_at_ms)}" + ("" if is_new else ", as before")
     text = f"ownership is enforced {since}, from these offsets of payments.raw on: {' '.join(map(str, found.raw_from))}"
     answer({**msgspec.to_builtins(found), "new": is_new}, text)

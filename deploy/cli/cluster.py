@@ -12,6 +12,7 @@ from deploy.clients.keyring import Keyring
 from deploy.clients.local import client_files
 from deploy.local.supervisor import state
 from shared import settings
+from shared.events.clients import is_client
 from shared.events.headers import Headers
 from shared.kafka.client.access import Access, Tls, tls_of
 from shared.kafka.client.errors import RecordTooLargeError
@@ -82,6 +83,15 @@ directory_option = click.option(
     help="Directory for data, logs and state.  [default: $ONCE_DIR or .once in the project's root]",
 )
 """The option of the local stack's commands."""
+
+
+def client_name(value: str) -> str:
+    """The type of an argument that names a client of the gateway."""
+    if not is_client(value):
+        raise click.BadParameter(
+            "a client's name has 1 to 64 letters, digits, '.', '_' or '-', and begins with one of the first two"
+        )
+    return value
 
 
 def _as_keyring(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Keyring:

@@ -2,18 +2,10 @@
 
 import click
 
+from deploy.cli.cluster import client_name
 from deploy.cli.output import answer, json_option
 from deploy.security.files import client_key
-from shared.events.clients import is_client
 from shared.http.keys import key_of
-
-
-def _client(value: str) -> str:
-    if not is_client(value):
-        raise click.BadParameter(
-            "a client's name has 1 to 64 letters, digits, '.', '_' or '-', and begins with one of the first two"
-        )
-    return value
 
 
 @click.group()
@@ -22,7 +14,7 @@ def keys() -> None:
 
 
 @keys.command(epilog="Exit codes: 0 done, 2 wrong usage.")
-@click.argument("client", type=_client)
+@click.argument("client", type=client_name)
 @json_option()
 def new(client: str) -> None:
     """Make a key for CLIENT.

@@ -34,6 +34,7 @@ def _show(current: state.StackState | None) -> None:
         return
     rows = map(_cells, current.components)
     console().print(table(_COLUMNS, rows, right=("pid", "restarts", "uptime"), fold=("endpoint",)))
+    click.echo(f"the gateway's client local has its key in {current.local_key_file}")
     if current.tls is not None:
         click.echo(f"kafka is secure: mutual TLS and access rules; the operator is {current.tls.identity_file}")
 

@@ -145,6 +145,7 @@ def _endpoints(current: state.StackState) -> str:
     secured = "" if current.tls is None else " (mutual TLS, access rules)"
     lines = [f"kafka      {current.bootstrap_servers}{secured}", f"redis      {current.redis_url}"]
     lines += [f"{part.name:<10} {part.endpoint}" for part in current.components if part.name in SERVICES]
+    lines.append(f"key        {current.local_key_file}")
     if current.prometheus_url is not None:
         lines.append(f"prometheus {current.prometheus_url}")
     return "\n".join(lines)

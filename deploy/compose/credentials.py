@@ -14,14 +14,15 @@ from typing import Final
 
 import click
 
+from deploy.clients.keyring import Keyring, KeyringError
+from deploy.clients.local import ClientFiles, ensure_local
 from deploy.local.supervisor.topology import OBSERVERS, SERVICES
 from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
-from deploy.security.files import client_key, kafka_uuid, replace, secret
+from deploy.security.files import kafka_uuid, replace, secret
 from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER, broker
 from shared.events.catalogue import REPLICATION_FACTOR
-from shared.events.clients import is_client
-from shared.http.keys import KeysError, key_of, parse
+from shared.http.keys import DEFAULT_SCOPES
 from shared.kafka.admin.rules import RECONCILIATION
 from shared.settings import EXIT_CONFIG
 
@@ -40,8 +41,10 @@ WEBHOOK_KEY: Final = "webhook.key"
 WEBHOOK_PREVIOUS_KEY: Final = "webhook.previous.key"
 """The same key as long as none was replaced."""
 API_KEYS: Final = "api-keys"
-GATEWAY_KEY: Final = "gateway.key"
-"""The operator's own key, as a client of the gateway."""
+LOCAL_KEY: Final = "local.key"
+"""The key of the gateway's client `local`, the operator's own."""
+FORMER_KEY: Final = "gateway.key"
+"""The operator's key in a deployment from before, whose client `operator` owns the accounts from then."""
 USERS_FILE: Final = "users.acl"
 OUTBOX_PASSWORD: Final = "redis.password"  # noqa: S105 # the name of a file
 EXPORTER_PASSWORDS: Final = "redis-exporter.json"  # likewise
@@ -84,10 +87,12 @@ def make(authority: Authority) -> Files:
     files[REDIS][HEALTH_PASSWORD] = passwords[redis_users.OPERATOR.name].encode()
     digests = {name: [redis_users.digest(password)] for name, password in passwords.items()}
     files[REDIS][USERS_FILE] = redis_users.acl_file(digests).encode()
-    key = kept(own / GATEWAY_KEY, client_key)
-    files[OPERATOR][GATEWAY_KEY] = key.encode()
-    lines = kept(own / API_KEYS, lambda: key_of(OPERATOR, key).line + "\n")
-    files["gateway"][API_KEYS] = lines.encode()
+    clients = ClientFiles(own / API_KEYS, own / LOCAL_KEY)
+    ensure_local(clients, _MODE)
+    files["gateway"][API_KEYS] = clients.keys.read_bytes()
+    for name in (LOCAL_KEY, FORMER_KEY):
+        if (own / name).exists():
+            files[OPERATOR][name] = (own / name).read_bytes()
     return files
 
 
@@ -101,36 +106,28 @@ def distribute(files: Mapping[str, Mapping[str, bytes]], root: Path) -> list[Pat
 
 
 def add_client(authority: Authority, client: str) -> str:
-    """Issue a key for a client of the gateway, a second one if it has one; returns the key.
+    """Issue a key for a client of the gateway, another one if it has one; returns the key.
 
-    Raises:
-        CredentialsError: a client cannot be called so, or has two keys.
+    Raises KeyringError: a client cannot be called so, or has too many keys.
     """
-    if not is_client(client):
-        raise CredentialsError(
-            f"{client!r} cannot be a client's name: use 1 to 64 letters, digits, '.', '_' or '-', and no sign first"
-        )
     make(authority)
-    key = client_key()
-    _change_keys(authority, lambda lines: [*lines, key_of(client, key).line])
+    key, _ = _keyring(authority).issue(client, DEFAULT_SCOPES)
     return key
 
 
 def remove_client(authority: Authority, client: str) -> None:
-    """Remove a client's oldest key.
+    """Revoke a client's oldest key.
 
-    Raises:
-        CredentialsError: it has none, or it is the last key of all.
+    Raises KeyringError: it has none, or it is the last key of all.
     """
     make(authority)
+    keyring = _keyring(authority)
+    oldest = next((key.id for key in keyring.read() if key.client == client), None)
+    keyring.revoke(client, oldest)
 
-    def drop(lines: list[str]) -> list[str]:
-        own = [line for line in lines if line.startswith(f"{client}:")]
-        if not own:
-            raise CredentialsError(f"{client!r} has no key")
-        return [line for line in lines if line != own[0]]
 
-    _change_keys(authority, drop)
+def _keyring(authority: Authority) -> Keyring:
+    return Keyring(authority.directory / API_KEYS, _MODE)
 
 
 def add_webhook_key(authority: Authority) -> None:
@@ -204,22 +201,12 @@ def main(
         for name in authority.names() if names == ("all",) else names:
             authority.renew(name)
         written = distribute(make(authority), CREDENTIALS)
-    except CredentialsError as error:
+    except (CredentialsError, KeyringError) as error:
         click.echo(f"credentials: {error}", err=True)
         sys.exit(EXIT_CONFIG)
     for path in written:
         click.echo(f"credentials: {path.relative_to(CREDENTIALS)} written")
     click.echo(f"credentials: {len(written)} written, the others are as they were")
-
-
-def _change_keys(authority: Authority, change: Callable[[list[str]], list[str]]) -> None:
-    path = authority.directory / API_KEYS
-    text = "\n".join(change(path.read_text().splitlines())) + "\n"
-    try:
-        parse(text.encode())
-    except KeysError as error:
-        raise CredentialsError(f"the gateway would refuse its keys: {error}") from error
-    write(path, text.encode())
 
 
 if __name__ == "__main__":

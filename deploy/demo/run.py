@@ -13,6 +13,7 @@ import msgspec
 
 from deploy import PROJECT_ROOT
 from deploy.checkers.verdict import PASS, Verdict
+from deploy.clients.local import LOCAL, submitted_by
 from deploy.demo.faults import BAD, FLUSH, PLANTED, REPEATS, SERVICES, Fault, Injected, due, interleave, plan
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.faults.processes import Kill
@@ -158,6 +159,7 @@ class _Loader:
         await load_file(
             self._brokers,
             SAMPLE,
+            submitted_by(LOCAL),
             records_per_s=RECORDS_PER_S,
             on_progress=self._on_progress,
             arrange=arrange,

@@ -14,6 +14,8 @@ import msgspec
 from deploy.load import pkdd99
 from deploy.load.files import Format, LoadError, Survey, detect, records_of, survey
 from shared.events import catalogue
+from shared.events.clients import SubmittedBy, encode_submitted_by
+from shared.events.headers import SUBMITTED_BY
 from shared.events.partitions import partition_for
 from shared.events.reference import decode_expected_balance, encode_reference
 from shared.events.transfers import AccountOpened, encode_transfer
@@ -55,6 +57,7 @@ class Loaded(msgspec.Struct):
 async def load_file(
     bootstrap_servers: Bootstrap,
     path: Path,
+    submitted_by: SubmittedBy,
     *,
     file_format: Format | None = None,
     records_per_s: float | None = None,
@@ -65,6 +68,7 @@ async def load_file(
     """Load a file, plain or gzip.
 
     Args:
+        submitted_by: the client that submits the payments, and owns the accounts that are opened for them.
         file_format: None detects it from the first line.
         records_per_s: a steady rate not to be exceeded.
         on_progress: called now and then with records written and records in all.
@@ -85,9 +89,9 @@ async def load_file(
     partitions = await partition_count(bootstrap_servers, written)
     source = _Source(path, chosen, partitions)
     async with IdempotentWriter(bootstrap_servers, client_id="once-load", request_timeout_s=_ACKNOWLEDGED_S) as writer:
-        await _write_reference(writer, found, partitions)
+        await _write_reference(writer, found, submitted_by.client, partitions)
         begun = time.monotonic()
-        sender = _Sender(writer, partitions, records_per_s, on_progress, found.records + arranged_more)
+        sender = _Sender(writer, submitted_by, partitions, records_per_s, on_progress, found.records + arranged_more)
         values = source.values()
         await sender.send(values if arrange is None else arrange(values))
         await writer.flush()
@@ -104,10 +108,10 @@ async def load_file(
     )
 
 
-async def _write_reference(writer: IdempotentWriter, found: Survey, partitions: int) -> None:
+async def _write_reference(writer: IdempotentWriter, found: Survey, owner: str, partitions: int) -> None:
     """Accounts and expected balances, acknowledged before the first payment: none is declined for want of terms."""
     for account in found.accounts:
-        opened = encode_transfer(AccountOpened(account, None))
+        opened = encode_transfer(AccountOpened(account, None, owner))
         await writer.write(catalogue.LEDGER_TRANSFERS, partition_for(account, partitions), account.encode(), opened)
     for account, expected in found.expected.items():
         value = encode_reference(expected)
@@ -138,12 +142,14 @@ class _Sender:
     def __init__(
         self,
         writer: IdempotentWriter,
+        submitted_by: SubmittedBy,
         partitions: int,
         records_per_s: float | None,
         on_progress: Progress | None,
         total: int,
     ) -> None:
         self._writer = writer
+        self._headers = ((SUBMITTED_BY, encode_submitted_by(submitted_by)),)
         self._partitions = partitions
         self._records_per_s = records_per_s
         self._on_progress = on_progress
@@ -155,7 +161,7 @@ class _Sender:
         for value in values:
             key, partition = key_of(value, self._partitions)
             try:
-                await self._writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+                await self._writer.write(catalogue.PAYMENTS_RAW, partition, key, value, self._headers)
             except RecordTooLargeError as error:
                 raise LoadError(f"record {self.sent + 1}: {error}; the {self.sent} before it were loaded") from error
             self.sent += 1

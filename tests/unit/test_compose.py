@@ -61,6 +61,7 @@ ENDPOINTS = Endpoints(
     effects_directory=Path("/var/lib/once/effects"),
     webhook_key_file=OWN / credentials.WEBHOOK_KEY,
     view_file=Path("/var/lib/once/view/balances.sqlite"),
+    api_keys_file=OWN / credentials.API_KEYS,
     authority=SECURE,
     redis_password_file=OWN / credentials.OUTBOX_PASSWORD,
     partitions=PARTITIONS,
@@ -121,7 +122,10 @@ def test_every_part_of_the_system_has_a_service() -> None:
 def test_services_are_set_as_in_a_secured_local_stack(spec: Any) -> None:
     containers = {"ONCE_METRICS_HOST": "0.0.0.0", "ONCE_LOG_LEVEL": "${LOG_LEVEL:-INFO}"}  # noqa: S104 # a container's
     own = {
-        "gateway": {"ONCE_GATEWAY_HOST": "0.0.0.0", "ONCE_GATEWAY_API_KEYS_FILE": f"{OWN / credentials.API_KEYS}"},  # noqa: S104
+        "gateway": {
+            "ONCE_GATEWAY_HOST": "0.0.0.0",  # noqa: S104 # likewise
+            "ONCE_GATEWAY_RATE_PER_S": "${GATEWAY_RATE_PER_S:-1000}",
+        },
         VIEW: {
             "ONCE_VIEW_HOST": "0.0.0.0",  # noqa: S104 # likewise
             "ONCE_VIEW_WATCHED": ",".join(f"{name}={name}:{METRICS_PORT}" for name in SERVICES if name != VIEW),

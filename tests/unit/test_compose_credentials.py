@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from deploy.clients.keyring import KeyringError
+from deploy.clients.local import LOCAL
 from deploy.compose import credentials
 from deploy.compose.credentials import (
     API_KEYS,
@@ -23,9 +25,11 @@ from deploy.compose.credentials import (
     make,
     remove_client,
 )
-from deploy.security.certificates import CredentialsError, certificate_of, hosts_of, open_authority
+from deploy.security.certificates import certificate_of, hosts_of, open_authority
+from deploy.security.files import replace
 from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
 from services.outbox.connection import FileCredentials
+from shared.events.clients import Scope
 from shared.http.keys import KEYS_PER_CLIENT_MAX, KeyRefusedError, Keys, parse
 from shared.kafka.client.access import Tls
 from shared.settings import EXIT_CONFIG
@@ -105,7 +109,8 @@ def test_a_client_gets_a_key_that_the_gateway_accepts(made: Path) -> None:
     key = output.splitlines()[0].removeprefix("key of shop, shown this once: ")
     keys = parse((made / "gateway" / API_KEYS).read_bytes())
     assert client_of(keys, key) == "shop"
-    assert client_of(keys, (made / OPERATOR / credentials.GATEWAY_KEY).read_text()) == OPERATOR
+    local = keys.authenticate([f"Bearer {(made / OPERATOR / credentials.LOCAL_KEY).read_text()}"], 0)
+    assert (local.client, local.scopes) == (LOCAL, frozenset(Scope))
     assert output.count(key) == 1
     assert "gateway/api-keys written" in output
 
@@ -113,15 +118,29 @@ def test_a_client_gets_a_key_that_the_gateway_accepts(made: Path) -> None:
 def test_a_key_is_rotated_and_dropped(made: Path) -> None:
     authority = open_authority(made.parent / "authority")
     old, *_, new = [add_client(authority, "shop") for _ in range(KEYS_PER_CLIENT_MAX)]
-    with pytest.raises(CredentialsError, match="the gateway would refuse its keys"):
+    with pytest.raises(KeyringError, match="revoke the"):
         add_client(authority, "shop")
     remove_client(authority, "shop")
     distribute(make(authority), made)
     keys = parse((made / "gateway" / API_KEYS).read_bytes())
     assert client_of(keys, old) is None
     assert client_of(keys, new) == "shop"
-    with pytest.raises(CredentialsError, match="'mall' has no key"):
+    with pytest.raises(KeyringError, match="mall has no key"):
         remove_client(authority, "mall")
+    refused = run("--drop-client", "mall")
+    assert (refused.exit_code, "mall has no key" in refused.stderr) == (EXIT_CONFIG, True)
+
+
+def test_a_deployment_from_before_keeps_its_clients_and_gets_the_local_one(made: Path) -> None:
+    own = made.parent / "authority"
+    (own / credentials.LOCAL_KEY).unlink()
+    (own / credentials.FORMER_KEY).write_text("once_former")
+    digest = sha256(b"once_former").hexdigest()
+    replace(own / API_KEYS, f"{OPERATOR}:{digest}\n".encode())
+    assert run().exit_code == 0
+    keys = parse((made / "gateway" / API_KEYS).read_bytes())
+    files = (made / OPERATOR / name for name in (credentials.FORMER_KEY, credentials.LOCAL_KEY))
+    assert [client_of(keys, path.read_text()) for path in files] == [OPERATOR, LOCAL]
 
 
 def test_the_key_of_webhooks_is_replaced_in_steps(made: Path) -> None:

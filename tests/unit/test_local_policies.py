@@ -34,6 +34,7 @@ ENDPOINTS = Endpoints(
     Path("effects"),
     Path("webhook.key"),
     Path("view.sqlite"),
+    Path("api-keys"),
     partitions=PARTITIONS,
 )
 

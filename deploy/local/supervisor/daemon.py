@@ -32,6 +32,7 @@ def describe(stack: Stack) -> state.StackState:
         redis_url=stack.redis.url,
         components=tuple(component.snapshot() for component in stack.components),
         tls=None if tls is None else state.TlsFiles(tls.ca_file, tls.identity_file),
+        local_key_file=str(stack.client_files.local_key),
     )
 
 

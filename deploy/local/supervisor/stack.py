@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from deploy.clients.enforcement import enforce
+from deploy.clients.keyring import KeyringError
+from deploy.clients.local import client_files, ensure_local
 from deploy.local.jars import JarError
 from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
 from deploy.local.ports import LOOPBACK, free_ports
@@ -40,6 +43,7 @@ START_ERRORS = (
     JarError,
     KafkaNotReadyError,
     KafkaUnavailableError,
+    KeyringError,
     RedisNotReadyError,
     SettingsError,
     TopicMismatchError,
@@ -111,12 +115,14 @@ class Stack:
         )
         self.redis = LocalRedis(data / "redis", log_directory=logs, authority=self.kafka.authority)
         self.effects_directory = data / "effects"
+        self.client_files = client_files(self.directory)
         endpoints = Endpoints(
             self.kafka.bootstrap_servers,
             self.redis.url,
             self.effects_directory,
             data / "webhook.key",
             data / "view" / "balances.sqlite",
+            self.client_files.keys,
             partitions,
             self.kafka.authority,
             None if self.kafka.authority is None else self.redis.password_file(redis_users.OUTBOX),
@@ -169,6 +175,8 @@ class Stack:
         asyncio.run(ensure_topics(self.access, self._partitions, self._replication_factor))
         if self.access.tls is not None:
             asyncio.run(ensure_rules(self.access))
+        asyncio.run(enforce(self.access, "once up"))  # over data from before; no ledger is at work
+        ensure_local(self.client_files)
         self.effects_directory.mkdir(parents=True, exist_ok=True)
         make_once(self._webhook_key_file, secret)  # kept over restarts: subscribers know it
         if self._prepare is not None:

@@ -51,6 +51,7 @@ class StackState(msgspec.Struct, frozen=True):
         complete: every component that was asked for has been started once.
         components: all processes, brokers first.
         tls: the operator's credentials; None where the stack is not secure.
+        local_key_file: the key of the gateway's client `local`; empty in the state of a former version.
     """
 
     supervisor_pid: int
@@ -60,6 +61,7 @@ class StackState(msgspec.Struct, frozen=True):
     redis_url: str
     components: tuple[ComponentState, ...]
     tls: TlsFiles | None = None
+    local_key_file: str = ""
 
     @property
     def prometheus_url(self) -> str | None:

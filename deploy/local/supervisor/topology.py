@@ -29,6 +29,7 @@ class Endpoints:
     Attributes:
         effects_directory: where its file: destinations are.
         webhook_key_file: what its webhooks are signed with.
+        api_keys_file: keys of the gateway's clients.
         partitions: of each topic.
         authority: that issued an identity for each of them; None where nothing is secured.
         redis_password_file: of the outbox's user; None for a Redis without users.
@@ -39,6 +40,7 @@ class Endpoints:
     effects_directory: Path
     webhook_key_file: Path
     view_file: Path
+    api_keys_file: Path
     partitions: int
     authority: Authority | None = None
     redis_password_file: Path | None = None
@@ -107,6 +109,8 @@ def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
             "ONCE_WEBHOOK_ALLOWED_NETWORKS": LOOPBACK_NETWORK,  # receivers on the machine of a local stack
             **_redis_user(endpoints.redis_password_file),
         }
+    if name == "gateway":
+        environment["ONCE_GATEWAY_API_KEYS_FILE"] = str(endpoints.api_keys_file)
     if name == VIEW:
         environment["ONCE_VIEW_DATABASE"] = f"sqlite:///{endpoints.view_file}"
     return environment
