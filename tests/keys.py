@@ -19,5 +19,6 @@ def line_of(client: str, key: str, scopes: frozenset[Scope] = DEFAULT_SCOPES) ->
 def key_file(directory: Path) -> str:
     """Write a file of KEYS and return its path."""
     path = directory / "api-keys"
+    directory.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(key.line for key in KEYS))
     return str(path)

@@ -17,7 +17,7 @@ from services.gateway.domain import Refusal, RefusedError
 
 LOOKUPS_MAX: Final = 256  # under way at once; most of them wait for an outcome
 WAIT_S_MAX: Final = 30.0
-_TIMEOUT_S: Final = 5.0  # of the view's answer, beyond the time that it waits for an outcome
+TIMEOUT_S: Final = 5.0  # of the view's answer, beyond the time that it waits for an outcome
 _BYTES_MAX: Final = 1024 * 1024
 _FINAL: Final = frozenset({OutcomeState.COMPLETED, OutcomeState.DECLINED, OutcomeState.OPENED})
 
@@ -63,7 +63,7 @@ class View:
                 "/v1/payments",
                 params=query,
                 headers={hdrs.AUTHORIZATION: authorization},
-                timeout=aiohttp.ClientTimeout(total=wait_s + _TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(total=wait_s + TIMEOUT_S),
             ) as answer:
                 body = await answer.content.read(_BYTES_MAX)
                 status = answer.status

@@ -25,6 +25,7 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import group_offsets
 from tests.bench.effects import measure_effects
 from tests.bench.gauges import cpu_s, high_water_mb, say
+from tests.bench.http import measure_http
 from tests.bench.overhead import measure_overhead
 from tests.bench.recovery import measure_recovery, measure_rest
 from tests.bench.spark import measure_spark
@@ -150,15 +151,20 @@ async def measure(directory: Path, count: int, effects: int, pairs: int) -> dict
         kafka.stop()
 
 
-async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
-    """Measure the view on a new cluster with an empty topic."""
+async def measure_interfaces(directory: Path, viewed: int, http_s: float) -> dict[str, object]:
+    """Measure the view and the gateway on a new cluster with empty topics."""
     kafka = LocalKafka(directory / "kafka")
     say("starting three brokers")
     kafka.start()
     try:
         kafka.wait_ready(120)
         await ensure_topics(kafka.bootstrap_servers, PARTITIONS)
-        return await measure_view(kafka, directory / "view", viewed)
+        result: dict[str, object] = {}
+        if viewed:
+            result["view"] = await measure_view(kafka, directory / "view", viewed)
+        if http_s:
+            result["http"] = await measure_http(kafka, directory / "http", http_s)
+        return result
     finally:
         kafka.stop()
 
@@ -169,11 +175,20 @@ async def measure_read_side(directory: Path, viewed: int) -> dict[str, object]:
 @click.option("--pairs", type=int, default=5, help="of runs with and without metrics; 0 leaves them out")
 @click.option("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
 @click.option("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
+@click.option("--http", "http_s", type=float, default=20, help="seconds of payments over HTTP; 0 leaves them out")
 @click.option("--takeovers", type=int, default=10, help="of each kind; 0 leaves them out")
 @click.option("--restarts", type=int, default=20, help="faults under load, of each kind; 0 leaves them out")
 @click.option("--rest/--no-rest", default=True, help="the processor at rest, of the brokers and of the stack")
 def main(
-    payments: int, effects: int, pairs: int, reconciled: int, viewed: int, takeovers: int, restarts: int, rest: bool
+    payments: int,
+    effects: int,
+    pairs: int,
+    reconciled: int,
+    viewed: int,
+    http_s: float,
+    takeovers: int,
+    restarts: int,
+    rest: bool,
 ) -> None:
     """Run the benchmark."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # brokers are killed, and new topics have no leader yet
@@ -186,8 +201,8 @@ def main(
             result["recovery"] = uvloop.run(measure_recovery(directory / "recovery", restarts, max(restarts // 4, 1)))
         if rest:
             result["at_rest_cores"] = measure_rest(directory / "rest")
-        if viewed:
-            result["view"] = uvloop.run(measure_read_side(directory / "read-side", viewed))
+        if viewed or http_s:
+            result |= uvloop.run(measure_interfaces(directory / "interfaces", viewed, http_s))
         if reconciled:
             result["spark"] = measure_spark(directory / "spark", reconciled)
     print(json.dumps(result, indent=2))

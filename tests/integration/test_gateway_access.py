@@ -9,6 +9,7 @@ import pytest
 
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.security.files import replace
+from shared.events.clients import Scope
 from tests.harness import eventually
 from tests.integration.test_gateway import Answer, Gateway, assert_written
 from tests.keys import line_of
@@ -16,13 +17,14 @@ from tests.payments import payments
 
 pytestmark = pytest.mark.timeout(180)
 
+HOUSE = frozenset({Scope.PAYMENTS_WRITE, Scope.READ, Scope.HOUSE})  # the tests' payments debit house accounts
 OLD, NEW = "once_the-old-key-of-the-shop", "once_the-new-key-of-the-shop"
 
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "keys"
-    path.write_text(f"# the shop\n{line_of('shop', OLD)}\n")
+    path.write_text(f"# the shop\n{line_of('shop', OLD, HOUSE)}\n")
     return path
 
 
@@ -56,10 +58,10 @@ async def test_keys_are_changed_under_load_and_none_is_logged(
     assert await pays(OLD, 202)
     assert await pays(NEW, 401)
     assert await pays("", 401)
-    put(key_file, f"{line_of('shop', OLD)}\n{line_of('shop', NEW)}\n")
+    put(key_file, f"{line_of('shop', OLD, HOUSE)}\n{line_of('shop', NEW, HOUSE)}\n")
     await eventually(lambda: pays(NEW, 202), "the new key is accepted")
     assert await pays(OLD, 202)
-    put(key_file, line_of("shop", NEW))
+    put(key_file, line_of("shop", NEW, HOUSE))
     await eventually(lambda: pays(OLD, 401), "the old key is refused")
     assert await pays(NEW, 202)
     accepted = await assert_written(kafka, sent, answers)
