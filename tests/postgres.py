@@ -18,6 +18,7 @@ from sqlalchemy import URL
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_postgresql
 from deploy.local.process import ManagedProcess
+from deploy.security.certificates import Authority
 from services.balances.projection import database
 from tests.harness import wait_until
 from tests.tiers import mostly_full
@@ -36,12 +37,28 @@ _LAST_LINES = 100  # of the log: each backend that notices adds one
 
 
 class Postgres:
-    """One server. After a kill and a restart, it has all committed data."""
+    """One server. After a kill and a restart, it has all committed data.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        authority: issues the server's certificate, in the directory; None for a server without TLS and passwords.
+        hosts: names of the certificate.
+        password: of USER, with an authority.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        authority: Authority | None = None,
+        hosts: tuple[str, ...] = (LOOPBACK,),
+        password: str = "",
+    ) -> None:
         self._directory = directory
+        self._authority = authority
+        self._hosts = hosts
+        self._password = password
         self.port = free_ports(1)[0]
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        tls = {} if authority is None else {"ssl": "on"}
+        settings = [word for name, value in (_SETTINGS | tls).items() for word in ("-c", f"{name}={value}")]
         argv = [
             *_as_other_user(),
             require_postgresql("postgres"),
@@ -78,16 +95,37 @@ class Postgres:
 
     def _initialise(self) -> None:
         argv = [*_as_other_user(), require_postgresql("initdb"), "-D", str(self._directory), "-U", USER]
-        argv += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(argv, check=True, capture_output=True, timeout=60, cwd="/")
+        auth = "trust" if self._authority is None else "scram-sha-256"
+        argv += [f"--auth={auth}", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        with tempfile.NamedTemporaryFile("w", prefix="once-password-") as file:
+            file.write(self._password)
+            file.flush()
+            if self._authority is not None:
+                _give(Path(file.name))
+                argv.append(f"--pwfile={file.name}")
+            subprocess.run(argv, check=True, capture_output=True, timeout=60, cwd="/")
+        if self._authority is not None:
+            (self._directory / "pg_hba.conf").write_text("hostssl all all all scram-sha-256\n")
+            self.identify()
+
+    def identify(self) -> None:
+        """Write the server's certificate and key."""
+        assert self._authority is not None
+        identity = self._authority.identity("postgres", self._hosts).read_bytes()
+        for name in ("server.crt", "server.key"):
+            path = self._directory / name
+            path.write_bytes(identity)
+            path.chmod(0o600)
+            _give(path)
 
     def _answers(self) -> bool:
         if not self.process.running:
             # The backends of the killed server may still hold its memory
             assert _LEFT_BEHIND in self.process.log_tail(_LAST_LINES), self.process.log_tail()
             self.process.start()
+        url = self.url().set(drivername="postgresql", password=self._password or None)
         try:
-            psycopg.connect(self.url().set(drivername="postgresql").render_as_string(), connect_timeout=2).close()
+            psycopg.connect(url.render_as_string(hide_password=False), connect_timeout=2).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -114,19 +152,26 @@ def view_url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
-    """A server in a directory of its own; killed at the end, its directory removed."""
+def running_postgres(
+    authority: Authority | None = None, hosts: tuple[str, ...] = (LOOPBACK,), password: str = ""
+) -> Iterator[Postgres]:
+    """A server in a directory of its own, as in Postgres; killed at the end, its directory removed."""
     # Not below pytest's directories, which other users may not enter
     directory = Path(tempfile.mkdtemp(prefix="once-postgres-"))
-    if os.geteuid() == 0:
-        shutil.chown(directory, _other_user())
-    server = Postgres(directory)
+    _give(directory)
+    server = Postgres(directory, authority, hosts, password)
     try:
         server.start()
         yield server
     finally:
         server.kill()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _give(path: Path) -> None:
+    """Make the server's user the owner."""
+    if os.geteuid() == 0:
+        shutil.chown(path, _other_user())
 
 
 def _other_user() -> str:

@@ -62,7 +62,7 @@ def thread_ended(args: threading.ExceptHookArgs) -> None:
 
 
 def empty(settings: ViewSettings) -> int:
-    store = Store(database.parse(settings.database), settings.partitions)
+    store = Store(database.database_of(settings), settings.partitions)
     try:
         store.empty()
     finally:
@@ -76,7 +76,7 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     stop, health, stack = process
     brokers = access(settings)
     crash_points = CrashPoints(settings.crash_point, act)
-    url, watched = database.parse(settings.database), parse_watched(settings.watched)
+    url, watched = database.database_of(settings), parse_watched(settings.watched)
     await check_topics(brokers, [LEDGER_POSTINGS], settings.partitions)
     await check_clock(brokers, settings.clock_skew_s_max)
     cluster = await stack.enter_async_context(Cluster(brokers, client_id=NAME))

@@ -186,9 +186,21 @@ class ViewSettings(MemberSettings):
     )
     database: str = setting(
         "ONCE_VIEW_DATABASE",
-        "Database of the view: sqlite:///FILE, or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE for several "
-        "instances.",
+        "Database of the view: sqlite:///FILE, or postgresql+psycopg://USER@HOST:PORT/DATABASE for several instances. "
+        "Beyond loopback, PostgreSQL needs ONCE_VIEW_DATABASE_CA_FILE, and the URL must have no password.",
         "sqlite:///balances.sqlite",
+    )
+    database_ca_file: str = setting(
+        "ONCE_VIEW_DATABASE_CA_FILE",
+        "Certificates to verify PostgreSQL with, PEM (libpq's sslrootcert). With it every connection uses TLS, and the "
+        "host name is checked (sslmode=verify-full).",
+        "",
+    )
+    database_password_file: str = setting(
+        "ONCE_VIEW_DATABASE_PASSWORD_FILE",
+        "Password file for PostgreSQL, lines of host:port:database:user:password (libpq's passfile), readable by its "
+        "owner only. It is read at each connection.",
+        "",
     )
     port: int = setting("ONCE_VIEW_PORT", "Port of the page and the JSON interface; 0 picks one.", 8090)
     host: str = setting("ONCE_VIEW_HOST", "Address that the view's port binds to.", "127.0.0.1")

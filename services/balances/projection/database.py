@@ -8,6 +8,8 @@ Invariants:
   and sees one snapshot for each transaction.
 """
 
+import os
+import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +37,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from shared.addresses import is_loopback
 from shared.eos.sources import SeenSources
+from shared.settings import ViewSettings
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
@@ -51,7 +55,9 @@ LOCK_TIMEOUT_S: Final = 10
 STATEMENT_TIMEOUT_S: Final = 30
 SILENT_TIMEOUT_S: Final = 10
 READERS_MAX: Final = 8  # connections of readers at once; one more waits as long as for a lock
-_WANTED: Final = "set ONCE_VIEW_DATABASE to sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE"
+_WANTED: Final = "set ONCE_VIEW_DATABASE to sqlite:///FILE or postgresql+psycopg://USER@HOST:PORT/DATABASE"
+_CA_FILE: Final = "ONCE_VIEW_DATABASE_CA_FILE"
+_PASSWORD_FILE: Final = "ONCE_VIEW_DATABASE_PASSWORD_FILE"  # noqa: S105 # the name of a setting
 
 
 def parse(text: str) -> URL:
@@ -64,6 +70,62 @@ def parse(text: str) -> URL:
     if driver is None or (driver == SQLITE and url.database in {None, "", ":memory:"}):
         raise ValueError(f"the view's database is {url.render_as_string()}: {_WANTED}")
     return url.set(drivername=driver)
+
+
+def database_of(settings: ViewSettings) -> URL:
+    """The database of the settings, with libpq's parameters for TLS and the password file.
+
+    Raises ValueError, with what to set, if a password or records would cross a network unprotected.
+    """
+    url = parse(settings.database)
+    if url.get_backend_name() == SQLITE:
+        if settings.database_ca_file or settings.database_password_file:
+            raise ValueError(f"{_CA_FILE} and {_PASSWORD_FILE} are for PostgreSQL: unset them for a file")
+        return url
+    if settings.database_ca_file:
+        _check_file(_CA_FILE, settings.database_ca_file)
+        # GSSAPI would encrypt in place of TLS, and check no certificate
+        verified = {"sslmode": "verify-full", "sslrootcert": settings.database_ca_file, "gssencmode": "disable"}
+        url = url.update_query_dict(verified)
+    if settings.database_password_file:
+        _check_file(_PASSWORD_FILE, settings.database_password_file, is_private=True)
+        url = url.update_query_dict({"passfile": settings.database_password_file})
+    if not _is_local(url):
+        if not settings.database_ca_file:
+            raise ValueError(f"ONCE_VIEW_DATABASE names a host beyond loopback: set {_CA_FILE}, for TLS")
+        if url.password is not None or "password" in url.query:
+            raise ValueError(f"ONCE_VIEW_DATABASE has a password: put it into a file, and set {_PASSWORD_FILE}")
+    return url
+
+
+def _is_local(url: URL) -> bool:
+    """Whether only this machine is connected to: by loopback, or by a socket in its file system."""
+    if "service" in url.query:  # a file names the host
+        return False
+    named = [url.host or "", *(part for name in ("host", "hostaddr") for part in _texts(url, name))]
+    hosts = [host for text in named for host in text.split(",") if host]
+    return all(
+        host.startswith(("/", "@")) or is_loopback(host) or is_loopback(host.rpartition(":")[0].strip("[]"))
+        for host in hosts
+    )
+
+
+def _texts(url: URL, name: str) -> tuple[str, ...]:
+    found = url.query.get(name, ())
+    return (found,) if isinstance(found, str) else found
+
+
+def _check_file(setting: str, path: str, *, is_private: bool = False) -> None:
+    """Raise ValueError if libpq could not use the file: it would go on without it, or without saying so."""
+    try:
+        with Path(path).open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    except OSError as error:
+        raise ValueError(
+            f"{setting} is {path}, which cannot be read ({error.strerror}): name the right file"
+        ) from error
+    if is_private and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ValueError(f"{setting} is {path}, which others than its owner can read: chmod 600 it")
 
 
 def writing(url: URL) -> Engine:
