@@ -69,7 +69,7 @@ class Containers:
         self.taken.discard(service)
 
     def is_ready(self, service: str) -> bool:
-        """Whether a container is healthy; one that was killed, since it was restarted. Raises EngineError."""
+        """Whether a container is healthy and, after a kill, restarted. Raises EngineError."""
         state = self._state(service)
         if self.restarts(service) <= self._restarts.get(service, -1) or state["Paused"]:
             return False

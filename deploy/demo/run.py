@@ -174,7 +174,7 @@ class _Loader:
 async def _inject(
     target: Target, loader: _Loader, loading: "asyncio.Task[None]", planned: list[Fault], say: Say
 ) -> list[Injected]:
-    """Inject each fault when its moment has come. One that finds no input left, or no work, does not count."""
+    """Inject each fault when its moment has come. A fault that finds no input left, or no work, does not count."""
     injected: list[Injected] = []
     for fault in planned:
         # Polled: no event reports that the target is ready and at work

@@ -199,7 +199,7 @@ gets a page in `report`: time line, faults, what was seen and expected. `results
 - no data: a fault left no evidence, or nothing was observed. It is not a pass.
 - not on this target: the drill cannot run there, and is counted apart. The proxy that loses and delays requests cannot
   look into TLS, and a container's processes and files are not this machine's.
-- failed: the drill itself could not go on. One that reached its limit says what it waited for.
+- failed: the drill itself could not go on. After a timeout, the reason says what the drill waited for.
 
 | exit code | meaning |
 | --- | --- |

@@ -130,7 +130,7 @@ class ComposeTarget(Target):
         self.taken.discard(name)
 
     def is_ready(self, name: str) -> bool:
-        """Whether a container is healthy; one that was killed, since it was restarted."""
+        """Whether a container is healthy and, after a kill, restarted."""
         return bool(self.link.ask("is_ready", name))
 
     async def settle(self) -> None:

@@ -105,7 +105,7 @@ class Target(ABC):
 
     @abstractmethod
     def is_ready(self, name: str) -> bool:
-        """Whether a component is ready; one that was killed, since it was started again."""
+        """Whether a component is ready and, after a kill, started again."""
 
     @abstractmethod
     async def settle(self) -> None:

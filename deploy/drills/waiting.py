@@ -47,7 +47,7 @@ async def eventually(
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Add a note to a cancellation: the reason of a drill that reached its limit then says what it waited for."""
+    """Add a note to a cancellation: the reason of a drill that timed out then says what it waited for."""
     try:
         yield
     except asyncio.CancelledError as error:

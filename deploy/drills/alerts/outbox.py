@@ -127,7 +127,7 @@ class DeadMailServer:
 
     async def inject(self, site: Site) -> str:
         """See `SiteFault.inject`."""
-        receiver = ReceiverProcess(site.files / "beside-mails")
+        receiver = ReceiverProcess(site.files / "webhooks")
         await asyncio.to_thread(self._open.enter_context, receiver)
         self._mailbox = mailbox = MailboxProcess(site.files / "dead-mailbox")
         await asyncio.to_thread(mailbox.start)  # it makes its certificate
