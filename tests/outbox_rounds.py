@@ -25,7 +25,7 @@ from services.outbox.limits import Capacity
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, decode_mark, encode_mark
 from services.outbox.outcomes import Delivered, Outcome, Retriable, Unknown
 from services.outbox.service import EffectWorker, Outbox
-from services.outbox.trust import Means
+from services.outbox.trust import OutboxContext
 from shared.eos.crash import CrashPoints
 from shared.eos.errors import AbortableError, FatalError, FencedError, RejoinError
 from shared.eos.progress import TransactionId
@@ -382,7 +382,7 @@ class Sites:
 
 class _Worker(EffectWorker):
     def __init__(self, world: "Rounds", outbox: Outbox, membership: Membership) -> None:
-        super().__init__(outbox, outbox.means, 0, membership)
+        super().__init__(outbox, outbox.context, 0, membership)
         self._world = world
         fetcher: Any = _Fetcher(world.kafka)
         scope: Any = _Scope(world.kafka, membership.crash_points)
@@ -460,7 +460,7 @@ class Rounds:
         sinks = {Channel.WEBHOOK: self.webhook, Channel.EMAIL: self.email}
         calls = Calls(sinks, lanes, self.policy, endpoints)
         redis: Any = None
-        outbox = Outbox(Means(settings, redis, calls, self.policy, endpoints, "", CAPACITY))
+        outbox = Outbox(OutboxContext(settings, redis, calls, self.policy, endpoints, "", CAPACITY))
         while True:
             worker = self.worker = _Worker(self, outbox, membership)
             try:

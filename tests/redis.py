@@ -12,7 +12,7 @@ from deploy.drills.faults.redis import ReplicatedRedis, wait_synced
 from deploy.local.redis.server import LocalRedis
 from services.outbox.address import address_of
 from services.outbox.claims import Claims
-from services.outbox.connection import Way, connect
+from services.outbox.connection import RedisAccess, connect
 from services.outbox.keys import Keys
 from services.outbox.limits import EFFECTS_PER_BUCKET, Capacity
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, decode_mark
@@ -45,7 +45,7 @@ def running_redis(directory: Path, replica_of: LocalRedis | None = None) -> Iter
 
 def client_at(url: str, timeout_s: float = TIMEOUT_S) -> Redis:
     """The outbox's client for a Redis without authentication. Close it with `aclose()`."""
-    return connect(Way(address_of(url)), timeout_s)
+    return connect(RedisAccess(address_of(url)), timeout_s)
 
 
 def effect_id(number: int) -> str:
@@ -115,7 +115,6 @@ def owner(
         installation=installation,
         capacity=plan(buckets, retention_ms),
         lease_ms=lease_ms,
-        retention_ms=retention_ms,
         timeout_s=timeout_s,
     )
 

@@ -12,7 +12,7 @@ from deploy.security import files
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.redis_users import OUTBOX, USERS, acl_file, digest
 from services.outbox.address import address_of
-from services.outbox.connection import FileCredentials, Way
+from services.outbox.connection import FileCredentials, RedisAccess
 
 ADMINISTRATOR = "administrator"
 
@@ -56,10 +56,10 @@ class Secured:
             "TLS_IDENTITY_FILE": str(self.authority.identity_file("outbox")),
         }
 
-    def way(self, user: str = OUTBOX.name) -> Way:
+    def access(self, user: str = OUTBOX.name) -> RedisAccess:
         """The connection settings of the outbox, or of another user."""
         credentials = FileCredentials(user, str(self.redis.directory / "passwords" / user))
-        return Way(address_of(self.redis.url), credentials, context(self.authority))
+        return RedisAccess(address_of(self.redis.url), credentials, context(self.authority))
 
 
 def context(authority: Authority, identity: str | None = "outbox", trusted: Authority | None = None) -> ssl.SSLContext:

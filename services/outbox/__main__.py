@@ -4,14 +4,14 @@ import sys
 import time
 from contextlib import AsyncExitStack
 
-from services.outbox.connection import check_access, connect, way_of
+from services.outbox.connection import check_access, connect, redis_access
 from services.outbox.dispatch import CIRCUITS_OPEN, ENDPOINTS_DISABLED, Calls
 from services.outbox.endpoints import Endpoints
 from services.outbox.lanes import Lanes
 from services.outbox.limits import HOUR_MS, Capacity, longest_replay_ms, memory_ms, policy_of
 from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
-from services.outbox.trust import Means
+from services.outbox.trust import OutboxContext
 from shared.events import catalogue
 from shared.events.endpoints import decode_endpoint
 from shared.kafka.admin.installation import installation_id
@@ -35,10 +35,10 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
     """The outbox, its sinks open. Redis lets it in, or is away: then each partition waits for it."""
     policy = policy_of(settings)
     sinks = open_sinks(settings, time.time)
-    way = way_of(settings)
-    redis = connect(way, settings.redis_timeout_s)
+    reached = redis_access(settings)
+    redis = connect(reached, settings.redis_timeout_s)
     stack.push_async_callback(redis.aclose)
-    await check_access(redis, way, settings.redis_timeout_s)
+    await check_access(redis, reached, settings.redis_timeout_s)
     await check_topics(access(settings), TOPICS, settings.partitions)
     limits = [
         int(await topic_config(access(settings), catalogue.EFFECTS_REQUESTS, name))
@@ -54,7 +54,7 @@ async def build(settings: OutboxSettings, stack: AsyncExitStack) -> Outbox:
     calls = Calls(sinks, lanes, policy, endpoints)
     stack.callback(CIRCUITS_OPEN.add(lambda: [((), lanes.open_count(time.monotonic()))]))
     stack.callback(ENDPOINTS_DISABLED.add(lambda: [((), endpoints.disabled_count())]))
-    return Outbox(Means(settings, redis, calls, policy, endpoints, installation, capacity), resources=(table,))
+    return Outbox(OutboxContext(settings, redis, calls, policy, endpoints, installation, capacity), resources=(table,))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from services.outbox import scripts
-from services.outbox.domain import Done, Later, Void
+from services.outbox.domain import Done, Later, Superseded
 from services.outbox.keys import Keys
 from services.outbox.limits import Capacity, raise_if_too_small
 from services.outbox.marks import Claim, Mark, Status, Wanted, decode_mark, encode_mark, mark_of
@@ -67,9 +67,8 @@ class Claims:
         token: `producer_id << 16 | producer_epoch` of the partition's transactional producer, just initialised.
         owner: name of the instance, to be seen in the claims.
         installation: its id; a part of every key. Several installations may share a Redis.
-        capacity: how many effects Redis is planned to remember.
+        capacity: how many effects Redis is planned to remember, and for how long.
         lease_ms: how long a claim belongs to this owner alone.
-        retention_ms: how long claims and marks are kept.
         timeout_s: seconds until a call counts as unanswered.
 
     Attributes:
@@ -86,7 +85,6 @@ class Claims:
         installation: str,
         capacity: Capacity,
         lease_ms: int,
-        retention_ms: int,
         timeout_s: float,
     ) -> None:
         self.partition = partition
@@ -99,7 +97,7 @@ class Claims:
         self._owner = owner
         self._capacity = capacity
         self._lease_ms = lease_ms
-        self._retention_ms = retention_ms
+        self._retention_ms = capacity.retention_ms
         self._timeout_s = timeout_s
         self._incarnation = ""
         # Of Redis' clock before this process's monotonic one; before its first answer, by this machine's clock
@@ -257,7 +255,7 @@ def _claim_of(status: bytes) -> Claim:
     return Claim(Status(name.decode()), mark=decode_mark(rest) if rest else None)
 
 
-class Asking:
+class ClaimSession:
     """An owner's requests to Redis between its claims and its commits: calls begun, effects marked.
 
     Invariant: once Redis failed or another owner entered, nothing more is requested and no further call begins. The
@@ -266,7 +264,7 @@ class Asking:
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-        self._told: set[str] = set()
+        self._marked: set[str] = set()
         self.distrusted: DistrustedError | None = None
         self.fenced: FencedError | None = None
 
@@ -281,12 +279,12 @@ class Asking:
                 self.distrusted = error
         return self._why()
 
-    async def tell(self, done: Done) -> None:
+    async def mark_one(self, done: Done) -> None:
         """Mark the outcome of one effect, without waiting for others."""
         if await self._mark([(done.job.effect_id, mark_of(done.result))]):
-            self._told.add(done.job.effect_id)
+            self._marked.add(done.job.effect_id)
 
-    async def mark(self, decided: Sequence[Done | Later | Void]) -> list[Done | Later | Void]:
+    async def mark(self, decided: Sequence[Done | Later | Superseded]) -> list[Done | Later | Superseded]:
         """Mark what is not marked yet, and give back the claims that are to be released.
 
         Returns the decisions as they are to be stored, with what Redis could not be asked to release.
@@ -294,8 +292,8 @@ class Asking:
         marks: list[tuple[str, Mark | None]] = []
         for decision in decided:
             effect_id = decision.job.effect_id
-            if effect_id in self._told:
-                self._told.remove(effect_id)
+            if effect_id in self._marked:
+                self._marked.remove(effect_id)
             elif isinstance(decision, Done) and not decision.known:
                 marks.append((effect_id, mark_of(decision.result)))
             elif isinstance(decision, Later) and decision.release:

@@ -38,7 +38,7 @@ _FILE_SETTING = "ONCE_REDIS_PASSWORD_FILE"
 _SENTINEL_FILE_SETTING = "ONCE_REDIS_SENTINEL_PASSWORD_FILE"
 
 
-class Way(NamedTuple):
+class RedisAccess(NamedTuple):
     """How the outbox reaches Redis."""
 
     address: Address
@@ -47,8 +47,8 @@ class Way(NamedTuple):
     sentinel_credentials: CredentialProvider | None = None  # None for sentinels without users
 
 
-def way_of(settings: OutboxSettings) -> Way:
-    """Read the way to Redis; ValueError or SettingsError names the setting that cannot be used."""
+def redis_access(settings: OutboxSettings) -> RedisAccess:
+    """Read how Redis is reached; ValueError or SettingsError names the setting that cannot be used."""
     address = address_of(settings.redis_url)
     credentials = _credentials_of(
         address, settings.redis_username, settings.redis_password_file, "ONCE_REDIS_USERNAME", _FILE_SETTING
@@ -65,7 +65,7 @@ def way_of(settings: OutboxSettings) -> Way:
     tls = tls_of(settings.tls_ca_file, settings.tls_identity_file) if address.tls else None
     if address.tls and tls is None:
         raise ValueError("ONCE_REDIS_URL has TLS: set ONCE_TLS_CA_FILE and ONCE_TLS_IDENTITY_FILE as well")
-    return Way(address, credentials, None if tls is None else tls.context(), sentinel_credentials)
+    return RedisAccess(address, credentials, None if tls is None else tls.context(), sentinel_credentials)
 
 
 def _credentials_of(
@@ -86,23 +86,23 @@ def _credentials_of(
     return credentials
 
 
-def connect(way: Way, timeout_s: float) -> Redis:
+def connect(access: RedisAccess, timeout_s: float) -> Redis:
     """Make a client that sends each command once; `timeout_s` is for connecting and for an answer. `aclose()` it."""
-    options = _options(way, way.credentials, timeout_s) | {"db": way.address.database}
-    if not way.address.master:
-        return Redis.from_pool(_pool(way.address.nodes[0], way, options))
+    options = _options(access, access.credentials, timeout_s) | {"db": access.address.database}
+    if not access.address.master:
+        return Redis.from_pool(_pool(access.address.nodes[0], access, options))
     # All of them can be asked within the time of one command, though the first ones be silent
-    asking = _options(way, way.sentinel_credentials, timeout_s / (len(way.address.nodes) + 1))
+    sentinel_options = _options(access, access.sentinel_credentials, timeout_s / (len(access.address.nodes) + 1))
     sentinels = Sentinel([])  # type: ignore[no-untyped-call] # the client types none of this
-    sentinels.sentinels = [Redis.from_pool(_pool(node, way, asking)) for node in way.address.nodes]
-    connection_class = SentinelManagedConnection if way.tls is None else _TlsMasterConnection
+    sentinels.sentinels = [Redis.from_pool(_pool(node, access, sentinel_options)) for node in access.address.nodes]
+    connection_class = SentinelManagedConnection if access.tls is None else _TlsMasterConnection
     pool = _MasterPool(  # type: ignore[no-untyped-call] # likewise
-        way.address.master, sentinels, connection_class=connection_class, **options
+        access.address.master, sentinels, connection_class=connection_class, **options
     )
     return Redis.from_pool(pool)
 
 
-def _options(way: Way, credentials: CredentialProvider | None, timeout_s: float) -> dict[str, Any]:
+def _options(access: RedisAccess, credentials: CredentialProvider | None, timeout_s: float) -> dict[str, Any]:
     return {
         "credential_provider": credentials,
         "socket_timeout": timeout_s,
@@ -110,11 +110,11 @@ def _options(way: Way, credentials: CredentialProvider | None, timeout_s: float)
         "retry": Retry(NoBackoff(), 0),
         "protocol": _RESP,
         "driver_info": None,
-    } | ({} if way.tls is None else {"tls": way.tls})
+    } | ({} if access.tls is None else {"tls": access.tls})
 
 
-def _pool(node: Node, way: Way, options: dict[str, Any]) -> ConnectionPool:
-    connection_class = Connection if way.tls is None else _TlsConnection
+def _pool(node: Node, access: RedisAccess, options: dict[str, Any]) -> ConnectionPool:
+    connection_class = Connection if access.tls is None else _TlsConnection
     return ConnectionPool(connection_class=connection_class, host=node.host, port=node.port, **options)
 
 
@@ -201,7 +201,7 @@ _REFUSED_MODES = {
 _ALERT = "ALERT"  # in the reasons of OpenSSL's errors: what the other side sent
 
 
-async def check_access(redis: Redis, way: Way, timeout_s: float) -> None:
+async def check_access(redis: Redis, access: RedisAccess, timeout_s: float) -> None:
     """Try every right that the scripts need; UnsafeSettingsError if Redis refuses the outbox, with what to change.
 
     Args:
@@ -211,25 +211,25 @@ async def check_access(redis: Redis, way: Way, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             mode = (await redis.info("server")).get("redis_mode")
             if mode in _REFUSED_MODES:
-                raise UnsafeSettingsError(f"Redis at {way.address} is {_REFUSED_MODES[mode]}")
+                raise UnsafeSettingsError(f"Redis at {access.address} is {_REFUSED_MODES[mode]}")
             refused = await redis.register_script(ACCESS)(keys=[_KEY])
     except (AuthenticationError, NoPermissionError) as error:
-        raise UnsafeSettingsError(_denied(way, error)) from error
+        raise UnsafeSettingsError(_denied(access, error)) from error
     except (RedisError, OSError) as error:  # TimeoutError is an OSError
-        why = _tls_fault(error) or await _looked_into(way, timeout_s)
+        why = _tls_fault(error) or await _looked_into(access, timeout_s)
         if why is not None:
-            raise UnsafeSettingsError(f"Redis at {way.address}: {why}") from error
+            raise UnsafeSettingsError(f"Redis at {access.address}: {why}") from error
         return
     if refused:
         commands = ", ".join(sorted({command.decode() for command in refused}))
         raise UnsafeSettingsError(
-            f"Redis at {way.address} does not let the outbox call {commands} on its keys, once:{{*}}:*; give its user "
-            "the rights of docs/redis-access.md"
+            f"Redis at {access.address} does not let the outbox call {commands} on its keys, once:{{*}}:*; give its "
+            "user the rights of docs/redis-access.md"
         )
 
 
-def _denied(way: Way, error: RedisError) -> str:
-    said = f"Redis at {way.address} refuses the outbox: {error}"
+def _denied(access: RedisAccess, error: RedisError) -> str:
+    said = f"Redis at {access.address} refuses the outbox: {error}"
     if isinstance(error, NoPermissionError):
         return f"{said}; give its user the rights of docs/redis-access.md"
     return f"{said}; set ONCE_REDIS_USERNAME and ONCE_REDIS_PASSWORD_FILE to a user that it knows"
@@ -252,14 +252,14 @@ def _tls_fault(error: BaseException) -> str | None:
     return _WITHOUT_TLS if cause.reason == "WRONG_VERSION_NUMBER" else None
 
 
-async def _looked_into(way: Way, timeout_s: float) -> str | None:
+async def _looked_into(access: RedisAccess, timeout_s: float) -> str | None:
     """Why a connection broke, if the other end can be made to say it: Redis, or the first sentinel."""
-    node = way.address.nodes[0]
-    if way.tls is None:
+    node = access.address.nodes[0]
+    if access.tls is None:
         return _WITH_TLS if await _speaks_tls(node, timeout_s) else None
     # A client that writes at once may lose the alert that says why the connection ends: this one only listens
     try:
-        async with asyncio.timeout(timeout_s), _opened(node, way.tls) as (reader, _):
+        async with asyncio.timeout(timeout_s), _opened(node, access.tls) as (reader, _):
             await reader.read(1)
     except ssl.SSLError as error:
         return _tls_fault(error)

@@ -188,7 +188,7 @@ class Calls:
         job = with_attempt(item.call.job, at_ms, int(taken_s * 1000), outcome)
         decision = after_call(job, outcome, self._policy, now_ms(), self._chance.random())
         if isinstance(decision, Done) and not sink.takes_keys:
-            await until.tell(decision)
+            await until.mark(decision)
         return decision
 
     def _end(self, flight: Flight, decision: Done | Later | None) -> None:

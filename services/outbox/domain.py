@@ -126,13 +126,13 @@ class Later(msgspec.Struct, frozen=True):
         return replace(self, job=replace(self.job, void=holder)) if self.release else self
 
 
-class Void(msgspec.Struct, frozen=True):
+class Superseded(msgspec.Struct, frozen=True):
     """A person's decision on a result that is no longer the latest: nothing is done."""
 
     job: Job
 
 
-Decision = Call | Done | Later | Void
+Decision = Call | Done | Later | Superseded
 
 
 def resume(waiting: Waiting, takes_keys: bool) -> Job:
@@ -179,7 +179,7 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
     if claim.status is Status.KNOWN and claim.mark is not None:
         # A person's decision that was marked and not committed has made the next revision
         void = job.action is not None and claim.mark.revision != job.revision + 1
-        return Void(job) if void else Done(job, result_of(job.effect_id, claim.mark, job.request), known=True)
+        return Superseded(job) if void else Done(job, result_of(job.effect_id, claim.mark, job.request), known=True)
     job = _with_history(job, claim)
     if job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
         return _decided(job, now_ms)

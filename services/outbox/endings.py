@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from services.outbox.domain import Done, Job, Later, Void
+from services.outbox.domain import Done, Job, Later, Superseded
 from services.outbox.marks import Risk
 from shared.eos.records import Output
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_RESULTS, REFERENCE_ENDPOINTS
@@ -26,7 +26,7 @@ class Decided(NamedTuple):
     """What becomes of an effect in a transaction; `stored` if it is in effects.waiting."""
 
     job: Job
-    decision: Done | Later | Void
+    decision: Done | Later | Superseded
     stored: bool
 
 
@@ -59,7 +59,7 @@ def risk_after(risk: Risk, requests: Sequence[Job], endings: Sequence[Decided], 
 def count(endings: Iterable[Decided]) -> None:
     """Count effects that are decided, and log void decisions."""
     for job, decision, _ in endings:
-        if isinstance(decision, Void):
+        if isinstance(decision, Superseded):
             log.warning("decision void", extra={"effect_id": job.effect_id, "revision": job.revision})
         elif isinstance(decision, Done) and decision.known:
             EFFECTS_REPEATED.inc()

@@ -11,9 +11,8 @@ from typing import Final
 from shared.events.endpoints import Endpoint, EndpointState
 
 ANNOUNCED_MS: Final = 60_000  # an endpoint that fails for so long is on record
-FAILING_MAX: Final = (
-    10_000  # endpoints whose first failure is remembered; with more, the one known longest is forgotten
-)
+FAILING_MAX: Final = 10_000
+"""Endpoints whose first failure is remembered; with more, the one known longest is forgotten."""
 DETAIL_MAX_CHARS: Final = 200
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from services.outbox.domain import Call, Done, Job, Later, Void, give_up, not_called
+from services.outbox.domain import Call, Done, Job, Later, Superseded, give_up, not_called
 from services.outbox.lanes import Lane
 from services.outbox.marks import Status
 from shared.events.effects import EffectFailure
@@ -47,7 +47,7 @@ class Until:
     lease_s: float  # time.monotonic() from which on the lease would not cover a whole call
     closing: asyncio.Event  # set when no further call may begin
     begin: Callable[[str], Awaitable[str | None]]  # of a destination without keys; why there must be no call, or None
-    tell: Callable[[Done], Awaitable[None]]  # marks such an effect at once: until then its call is in doubt
+    mark: Callable[[Done], Awaitable[None]]  # marks such an effect at once: until then its call is in doubt
     reach: Callable[[str], None]  # passes a crash point, for tests
     ended: Callable[["Flight"], None]  # has its decision from now on
 
@@ -93,7 +93,7 @@ class Flight:
         *,
         claimed: Claimed | None = None,
         lane: Lane | None = None,
-        decision: Done | Later | Void | None = None,
+        decision: Done | Later | Superseded | None = None,
     ) -> None:
         self.job = job
         self.until = until

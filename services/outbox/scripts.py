@@ -197,7 +197,7 @@ local trust = redis.call(
 )
 local former = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id', 'incarnation')
 redis.call('DEL', KEYS[3]) -- an owner of a former version learns of it before its next call
-local wrong_clock = trust[5] or trust[4] and now < trust[4] - {CLOCK_JUMP_MS}
+local wrong_clock = trust[5] or (trust[4] and now < trust[4] - {CLOCK_JUMP_MS})
 if trust[1] == run_id and trust[2] == replication_id and not wrong_clock then
   redis.call('HSET', KEYS[1], 'token', token)
   reply[3] = trust[3]

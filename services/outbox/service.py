@@ -26,12 +26,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from services.outbox.claims import Asking, DistrustedError
+from services.outbox.claims import ClaimSession, DistrustedError
 from services.outbox.domain import Call, Done, Later, after_claim, resume, wanted
 from services.outbox.endings import EFFECTS_REPEATED, Decided, count, endpoint_output, outputs_of, risk_after
 from services.outbox.flights import Claimed, Flight, Flights, Until, now_ms
 from services.outbox.intake import Entry, Wish, job_of, plan
-from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, Means, TrustedWorker
+from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, OutboxContext, TrustedWorker
 from shared.eos import crash
 from shared.eos.errors import AbortableError, EosError, FencedError
 from shared.eos.records import Output, Record
@@ -43,8 +43,7 @@ from shared.telemetry import metrics
 
 POLL_S = 0.2  # how long an idle round takes
 HELD_S = 0.05  # the same while requests are held that a lane has no room for
-ROUND_S = 0.05  # a round waits so long for calls in quick lanes
-FULL_ROUND_S = 0.2  # the same while no request can be taken meanwhile, because the inbox is full
+ROUND_S = 0.05  # a round waits so long for calls in quick lanes, and PATIENCE_S if its inbox has no room meanwhile
 SETTLE_S = 0.05  # from a commit to the next while calls are under way: it is to have more than one result
 PATIENCE_S = 0.25  # a request waits so long for its call before it goes to effects.waiting
 CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
@@ -55,7 +54,7 @@ QUIET_S = 10.0  # without work for so long, it commits that only markers are lef
 class Outbox:
     """The outbox's workload."""
 
-    means: Means
+    context: OutboxContext
     service: str = "outbox"
     topic: str = EFFECTS_REQUESTS
     resources: tuple[Resource, ...] = ()
@@ -63,19 +62,20 @@ class Outbox:
     def workers(self, membership: Membership) -> WorkerPerPartition:
         """Return a worker for each partition: Redis orders claims by the epoch of each partition's producer."""
         return WorkerPerPartition(
-            lambda partition: EffectWorker(self, self.means, partition, membership), self.means.settings.stop_deadline_s
+            lambda partition: EffectWorker(self, self.context, partition, membership),
+            self.context.settings.stop_deadline_s,
         )
 
 
 class EffectWorker(TrustedWorker):
     """One partition of effects.requests, and its waiting effects."""
 
-    def __init__(self, workload: Outbox, means: Means, partition: int, membership: Membership) -> None:
-        super().__init__(workload, means, partition, membership)
+    def __init__(self, workload: Outbox, context: OutboxContext, partition: int, membership: Membership) -> None:
+        super().__init__(workload, context, partition, membership)
         self._inbox: deque[Entry] = deque()  # requests from the committed offset on, `batch_max` of them at most
         self._flights = Flights(self._fetcher.wake)
         self._admits: Callable[[Record, str], bool] | None = None  # of the records behind the inbox
-        self._asking: Asking  # from `_rely` on
+        self._session: ClaimSession  # from `_rely` on
         self._checked_s = self._worked_s = self._settled_s = 0.0
 
     def stop(self) -> None:
@@ -104,7 +104,7 @@ class EffectWorker(TrustedWorker):
 
     async def _rely(self) -> None:
         await super()._rely()
-        self._asking = Asking(self._in_order)
+        self._session = ClaimSession(self._in_order)
 
     async def _round(self) -> None:
         self._calls.raise_if_failed()
@@ -167,8 +167,8 @@ class EffectWorker(TrustedWorker):
         until = Until(
             asked_s + self._outbox.lease_s - self._outbox.call_timeout_s,
             self._flights.closing,
-            self._asking.begin,
-            self._asking.tell,
+            self._session.begin,
+            self._session.mark_one,
             self._scope.producer.reach,
             self._flights.ended,
         )
@@ -192,7 +192,7 @@ class EffectWorker(TrustedWorker):
         """Wait until there is something to do: for quick calls, else for the next commit's time, input, or an end."""
         flights = self._flights
         if flights.quick and not self._stopping.is_set():
-            await flights.wait(ROUND_S if self._room > 0 else FULL_ROUND_S)
+            await flights.wait(ROUND_S if self._room > 0 else PATIENCE_S)
             flights.quick.clear()  # what is late is not waited for again
         elif self._is_settleable():
             left_s = self._settled_s + SETTLE_S - time.monotonic()
@@ -277,14 +277,14 @@ class EffectWorker(TrustedWorker):
     async def _mark(self, flights: Sequence[Flight]) -> list[Flight]:
         """Mark what is not marked yet. Raises DistrustedError if Redis failed; the decisions are still to be stored."""
         marking = [flight for flight in flights if not flight.marked]
-        found = await self._asking.mark([flight.decision for flight in marking if flight.decision is not None])
+        found = await self._session.mark([flight.decision for flight in marking if flight.decision is not None])
         for flight, decision in zip(marking, found, strict=True):
             flight.decision = decision
-            flight.marked = self._asking.distrusted is None
-        if self._asking.fenced is not None:
-            raise self._asking.fenced
-        if self._asking.distrusted is not None:
-            raise self._asking.distrusted
+            flight.marked = self._session.distrusted is None
+        if self._session.fenced is not None:
+            raise self._session.fenced
+        if self._session.distrusted is not None:
+            raise self._session.distrusted
         if marking:
             self._scope.producer.reach(crash.AFTER_MARK)
         return list(flights)
@@ -336,12 +336,12 @@ class EffectWorker(TrustedWorker):
         if not self.tasks:
             return  # it was not taken over
         await self._end_calls()
-        if self._asking.fenced is not None:
-            raise self._asking.fenced
-        if self._asking.distrusted is None:
+        if self._session.fenced is not None:
+            raise self._session.fenced
+        if self._session.distrusted is None:
             await self._commit_round()
         endings = [Decided(one.job, one.decision, one.stored) for one in self._flights.by_id.values() if one.decision]
         outputs, _ = self._write(endings)
-        await self._note_end(outputs, told=self._asking.distrusted is None)
+        await self._note_end(outputs, all_marked=self._session.distrusted is None)
         self._flights.by_id.clear()
         count(endings)

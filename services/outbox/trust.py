@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class OutboxContext:
     """What the partitions of an instance share."""
 
     settings: OutboxSettings
@@ -69,12 +69,12 @@ class TrustedWorker(Worker):
 
     skips_processed = False  # a request that is read again is recognised by its effect
 
-    def __init__(self, workload: Workload, means: Means, partition: int, membership: Membership) -> None:
-        self._outbox = means.settings
-        self._flights_max = means.settings.batch_max + means.settings.calls_max  # claimed at once
-        self._calls = means.calls
-        self._policy = means.policy
-        self._endpoints = means.endpoints
+    def __init__(self, workload: Workload, context: OutboxContext, partition: int, membership: Membership) -> None:
+        self._outbox = context.settings
+        self._flights_max = context.settings.batch_max + context.settings.calls_max  # claimed at once
+        self._calls = context.calls
+        self._policy = context.policy
+        self._endpoints = context.endpoints
         self._waiting = WaitingStore()
         self._trust: Table[Trust] = Table(TRUST_PREFIX, encode_trust, decode_trust, lambda trust: trust)
         target = workload.topic, partition
@@ -83,7 +83,7 @@ class TrustedWorker(Worker):
             workload.service,
             workload.topic,
             f"{workload.service}-{workload.topic}-{partition}",
-            means.settings,
+            context.settings,
             membership.crash_points,
             membership.identity,
             version_max=1,  # claims are ordered by producer id and epoch, and the next producer id may be smaller
@@ -91,7 +91,7 @@ class TrustedWorker(Worker):
         super().__init__(workload, membership, scope)
         self._partition = partition
         self._redis_missing = ""
-        self._means = means
+        self._shared = context
         self._in_order: Claims  # from `_taken_over` on
         self._risk = Risk()
 
@@ -186,21 +186,20 @@ class TrustedWorker(Worker):
     def _enter(self) -> Claims:
         producer_id, epoch = self._scope.producer.epoch
         return Claims(
-            self._means.redis,
+            self._shared.redis,
             self._partition,
             producer_id << _EPOCH_BITS | epoch,
             self._outbox.instance,
-            installation=self._means.installation,
-            capacity=self._means.capacity,
+            installation=self._shared.installation,
+            capacity=self._shared.capacity,
             lease_ms=int(self._outbox.lease_s * 1000),
-            retention_ms=self._means.capacity.retention_ms,
             timeout_s=self._outbox.redis_timeout_s,
         )
 
     async def _remembered(self) -> AsyncIterator[tuple[str, Mark]]:
         """The committed results of the retention, once Kafka has confirmed that this producer is not fenced."""
         await self._commit_state()
-        since_ms = now_ms() - self._means.capacity.retention_ms
+        since_ms = now_ms() - self._shared.capacity.retention_ms
         with classified():
             async with aclosing(results_since(access(self._outbox), self._partition, since_ms)) as read:
                 async for item in read:
@@ -222,19 +221,19 @@ class TrustedWorker(Worker):
         if left != recorded.doubt_left:
             self._trust.put(_REDIS, msgspec.structs.replace(recorded, doubt_left=left))
 
-    async def _note_end(self, outputs: Sequence[Output], *, told: bool) -> None:
+    async def _note_end(self, outputs: Sequence[Output], *, all_marked: bool) -> None:
         """Commit that none of this owner's calls is under way: a later loss of Redis makes none of them doubtful.
 
         Args:
             outputs: to be committed with it, as are changes of the waiting effects.
-            told: whether Redis has their marks. If not, it must be rebuilt.
+            all_marked: whether Redis has their marks. If not, it must be rebuilt.
         """
         recorded = self._trust.get(_REDIS)
         if recorded is not None and recorded.until < 0:
             due_ms = now_ms() if self._risk.waiting else 0
             left, until = self._risk.left, self._risk.until
             self._trust.put(
-                _REDIS, msgspec.structs.replace(recorded, told=told, at_risk=left, until=until, due_ms=due_ms)
+                _REDIS, msgspec.structs.replace(recorded, told=all_marked, at_risk=left, until=until, due_ms=due_ms)
             )
         await self._scope.commit_alone(self._own, outputs, self._own.next_offset)
 

@@ -16,7 +16,7 @@ from deploy.security.files import replace
 from deploy.security.redis_users import OUTBOX
 from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import FileCredentials, Way, check_access, connect
+from services.outbox.connection import FileCredentials, RedisAccess, check_access, connect
 from services.outbox.marks import Claim, Status
 from shared.eos.errors import UnsafeSettingsError
 from tests.harness import eventually
@@ -41,20 +41,20 @@ def changed(secured: Secured) -> Iterator[Secured]:
 
 
 @asynccontextmanager
-async def connected(way: Way) -> AsyncIterator[Redis]:
-    client = connect(way, TIMEOUT_S)
+async def connected(access: RedisAccess) -> AsyncIterator[Redis]:
+    client = connect(access, TIMEOUT_S)
     try:
         yield client
     finally:
         await client.aclose()
 
 
-async def refusal(way: Way, timeout_s: float = TIMEOUT_S) -> str:
+async def refusal(access: RedisAccess, timeout_s: float = TIMEOUT_S) -> str:
     """Return the outbox's error when it starts with this connection, or an empty string."""
     said = ""
-    async with connected(way) as client:
+    async with connected(access) as client:
         try:
-            await check_access(client, way, timeout_s)
+            await check_access(client, access, timeout_s)
         except UnsafeSettingsError as error:
             said = str(error)
     assert "\n" not in said
@@ -62,17 +62,17 @@ async def refusal(way: Way, timeout_s: float = TIMEOUT_S) -> str:
 
 
 async def test_a_redis_that_knows_the_outbox_lets_it_in(secured: Secured) -> None:
-    assert await refusal(secured.way()) == ""
+    assert await refusal(secured.access()) == ""
     assert secured.administer("EVAL", "return tostring(redis.call('DBSIZE'))", "0") == "0", "the check left keys"
 
 
 async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_path: Path) -> None:
-    way, wrong = secured.way(), tmp_path / "wrong"
+    access, wrong = secured.access(), tmp_path / "wrong"
     replace(wrong, b"not it")
     known = str(secured.redis.password_file(OUTBOX))
     for credentials in (FileCredentials(OUTBOX.name, str(wrong)), FileCredentials("stranger", known), None):
-        said = await refusal(way._replace(credentials=credentials))
-        assert f"Redis at {way.address} refuses the outbox" in said
+        said = await refusal(access._replace(credentials=credentials))
+        assert f"Redis at {access.address} refuses the outbox" in said
         assert "set ONCE_REDIS_USERNAME and ONCE_REDIS_PASSWORD_FILE" in said
         assert "not it" not in said
 
@@ -92,30 +92,30 @@ async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_p
 async def test_a_missing_right_is_named(changed: Secured, rules: list[str], named: str) -> None:
     changed.administer("SCRIPT", "FLUSH")
     changed.administer("ACL", "SETUSER", OUTBOX.name, *rules)
-    said = await refusal(changed.way())
+    said = await refusal(changed.access())
     assert named in said
     assert "docs/redis-access.md" in said
 
 
 async def test_certificates_that_are_refused(secured: Secured, tmp_path: Path) -> None:
-    way, stranger = secured.way(), open_authority(tmp_path / "stranger")
+    access, stranger = secured.access(), open_authority(tmp_path / "stranger")
     stranger.identity("outbox")
-    said = await refusal(way._replace(tls=context(stranger, trusted=secured.authority)))
+    said = await refusal(access._replace(tls=context(stranger, trusted=secured.authority)))
     assert "refuses the outbox's certificate" in said
     assert "ONCE_TLS_IDENTITY_FILE" in said
-    assert "refuses the outbox's certificate" in await refusal(way._replace(tls=context(secured.authority, None)))
-    said = await refusal(way._replace(tls=context(secured.authority, trusted=stranger)))
+    assert "refuses the outbox's certificate" in await refusal(access._replace(tls=context(secured.authority, None)))
+    said = await refusal(access._replace(tls=context(secured.authority, trusted=stranger)))
     assert "its certificate is refused, self-signed certificate" in said
     assert "ONCE_TLS_CA_FILE" in said
-    elsewhere = way.address._replace(nodes=(way.address.nodes[0]._replace(host="127.1"),))
-    assert "its certificate is refused, Hostname mismatch" in await refusal(way._replace(address=elsewhere))
+    elsewhere = access.address._replace(nodes=(access.address.nodes[0]._replace(host="127.1"),))
+    assert "its certificate is refused, Hostname mismatch" in await refusal(access._replace(address=elsewhere))
 
 
 async def test_tls_and_plain_text_are_distinguished(secured: Secured, tmp_path: Path) -> None:
-    way = secured.way()
-    assert "it speaks TLS there" in await refusal(way._replace(tls=None))
+    access = secured.access()
+    assert "it speaks TLS there" in await refusal(access._replace(tls=None))
     with running_redis(tmp_path / "plain") as plain:
-        there = way._replace(address=address_of(plain.url))
+        there = access._replace(address=address_of(plain.url))
         assert "it does not speak TLS there" in await refusal(there)
 
 
@@ -124,27 +124,27 @@ async def test_a_lost_tls_alert_is_asked_for_again(secured: Secured, tmp_path: P
     stranger = open_authority(tmp_path / "stranger")
     stranger.identity("outbox")
     lost = context(stranger, trusted=secured.authority)
-    way = secured.way()._replace(tls=lost)
-    async with connected(Way(way.address)) as reset:  # its connection is reset: the port wants TLS
+    access = secured.access()._replace(tls=lost)
+    async with connected(RedisAccess(access.address)) as reset:  # its connection is reset: the port wants TLS
         with pytest.raises(UnsafeSettingsError, match="refuses the outbox's certificate"):
-            await check_access(reset, way, TIMEOUT_S)
+            await check_access(reset, access, TIMEOUT_S)
 
 
 async def test_an_unreachable_or_silent_redis_is_not_a_refusal(tmp_path: Path) -> None:
     with secured_redis(tmp_path) as made:
         made.redis.pause()
-        assert await refusal(made.way(), AWAY_TIMEOUT_S) == ""
+        assert await refusal(made.access(), AWAY_TIMEOUT_S) == ""
         made.redis.resume()
         made.redis.kill()
-        for tls in (made.way().tls, None):
-            assert await refusal(made.way()._replace(tls=tls), AWAY_TIMEOUT_S) == ""
+        for tls in (made.access().tls, None):
+            assert await refusal(made.access()._replace(tls=tls), AWAY_TIMEOUT_S) == ""
 
 
 async def test_a_replica_and_full_memory_are_not_refusals(tmp_path: Path) -> None:
     with running_redis(tmp_path / "first") as first, running_redis(tmp_path / "second", replica_of=first) as second:
-        assert await refusal(Way(address_of(second.url))) == ""
+        assert await refusal(RedisAccess(address_of(second.url))) == ""
         first.command("CONFIG", "SET", "maxmemory", "1")
-        assert await refusal(Way(address_of(first.url))) == ""
+        assert await refusal(RedisAccess(address_of(first.url))) == ""
 
 
 @pytest.mark.parametrize("rules", [("-evalsha",), ("-hmget",), ("-get",), ("resetkeys",), ("off",)])
@@ -152,7 +152,7 @@ async def test_a_right_that_vanishes_stops_the_owner_and_loses_nothing(
     changed: Secured, rules: tuple[str, ...]
 ) -> None:
     changed.redis.flush()
-    async with connected(changed.way()) as client:
+    async with connected(changed.access()) as client:
         claims = await entered(owner(client, 1))
         assert await claim_one(claims, 1) == Claim(Status.NEW)
         await mark_one(claims, 1, sent())
@@ -213,9 +213,9 @@ async def test_a_password_is_changed_without_a_stop(
     changed.redis.flush()
     old, path = changed.redis.password_file(OUTBOX).read_text(), tmp_path / "password"
     replace(path, old.encode())
-    way = changed.way()._replace(credentials=FileCredentials(OUTBOX.name, str(path)))
+    access = changed.access()._replace(credentials=FileCredentials(OUTBOX.name, str(path)))
     numbers = count(1)
-    async with connected(way) as client:
+    async with connected(access) as client:
         claims = await entered(owner(client, 1))
 
         async def claims_next() -> None:
@@ -227,7 +227,7 @@ async def test_a_password_is_changed_without_a_stop(
         await claims_next()
         await set_passwords(changed, ["the-new-one"])
         await claims_next()
-        assert "refuses the outbox" in await refusal(changed.way()), "the old password still works"
+        assert "refuses the outbox" in await refusal(changed.access()), "the old password still works"
         assert await changed.change("CLIENT", "KILL", "USER", OUTBOX.name) == "1"
         await claims_next()
         # The next connection reports a world-readable file without its content

@@ -15,7 +15,7 @@ from deploy.local.prerequisites import require_faketime
 from deploy.local.redis.server import LocalRedis
 from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import FileCredentials, Way, connect
+from services.outbox.connection import FileCredentials, RedisAccess, connect
 from services.outbox.marks import Claim, Mode, Status
 from services.outbox.scripts import CLOCK_JUMP_MS
 from shared.eos.errors import UnsafeSettingsError
@@ -313,7 +313,7 @@ async def test_a_refused_password_is_not_in_the_error(server: LocalRedis, tmp_pa
     password.chmod(0o600)
     async with connected(server) as client:
         await client.config_set("requirepass", "the-right-one")
-        stranger = connect(Way(address_of(server.url), FileCredentials("default", str(password))), TIMEOUT_S)
+        stranger = connect(RedisAccess(address_of(server.url), FileCredentials("default", str(password))), TIMEOUT_S)
         try:
             with pytest.raises(DistrustedError, match="AuthenticationError") as caught:
                 await owner(stranger, 1).enter()

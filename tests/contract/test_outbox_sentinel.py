@@ -16,7 +16,7 @@ from deploy.local.ports import free_ports
 from deploy.local.redis.server import LocalRedis
 from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import Way, check_access
+from services.outbox.connection import RedisAccess, check_access
 from services.outbox.marks import Claim, Status
 from shared.eos.errors import FencedError, UnsafeSettingsError
 from tests.harness import eventually, wait_until
@@ -70,7 +70,7 @@ async def rebuilt(client: Redis, epoch: int, port: int) -> Claims:
 
 
 async def test_a_master_that_is_killed_is_followed_and_not_trusted(servers: Watched, client: Redis) -> None:
-    await check_access(client, Way(address_of(url_of(servers.sentinels))), TIMEOUT_S)
+    await check_access(client, RedisAccess(address_of(url_of(servers.sentinels))), TIMEOUT_S)
     claims = await entered(owner(client, 1))
     assert await claim_one(claims, 1) == Claim(Status.NEW)
     await mark_one(claims, 1, sent())
@@ -122,7 +122,7 @@ async def test_a_sentinel_itself_is_refused(servers: Watched) -> None:
     url = f"redis://127.0.0.1:{servers.sentinels[0].port}/0"
     redis = client_at(url)
     with pytest.raises(UnsafeSettingsError, match="is a sentinel; use redis"):
-        await check_access(redis, Way(address_of(url)), TIMEOUT_S)
+        await check_access(redis, RedisAccess(address_of(url)), TIMEOUT_S)
     await redis.aclose()
 
 
@@ -141,7 +141,7 @@ async def test_a_redis_cluster_is_refused_by_name(tmp_path: Path) -> None:
         await asyncio.to_thread(node.wait_ready)
         redis = client_at(node.url)
         with pytest.raises(UnsafeSettingsError, match=r"is a Redis Cluster, .*use a single Redis, or Redis Sentinel"):
-            await check_access(redis, Way(address_of(node.url)), TIMEOUT_S)
+            await check_access(redis, RedisAccess(address_of(node.url)), TIMEOUT_S)
         await redis.aclose()
     finally:
         node.kill()

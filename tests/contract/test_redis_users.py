@@ -57,7 +57,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest_asyncio.fixture
 async def clients(secured: Secured) -> AsyncIterator[dict[str, Redis]]:
-    made = {name: connect(secured.way(name), TIMEOUT_S) for name in (*(user.name for user in USERS), ADMINISTRATOR)}
+    made = {name: connect(secured.access(name), TIMEOUT_S) for name in (*(user.name for user in USERS), ADMINISTRATOR)}
     for client in made.values():
         client.response_callbacks.clear()  # unparsed answers
     yield made
@@ -125,7 +125,7 @@ async def test_the_outbox_has_access_only_to_its_keys(clients: dict[str, Redis])
 
 
 async def test_the_outbox_may_make_all_its_calls(secured: Secured) -> None:
-    client = connect(secured.way(), TIMEOUT_S)
+    client = connect(secured.access(), TIMEOUT_S)
     claims = await entered(owner(client, 1))
     await claims.check()
     await claim_one(claims, 1)

@@ -18,7 +18,7 @@ from services.outbox.domain import (
     Job,
     Later,
     Policy,
-    Void,
+    Superseded,
     after_call,
     after_claim,
     not_called,
@@ -222,16 +222,16 @@ class History:
             return None
         return after_call(call.job, step.outcome, self.policy, self.now_ms, 0.5)
 
-    def _mark(self, decision: Done | Later | Void) -> None:
+    def _mark(self, decision: Done | Later | Superseded) -> None:
         known = isinstance(decision, Done) and decision.known
         kept = isinstance(decision, Later) and not decision.release
-        if known or kept or isinstance(decision, Void):
+        if known or kept or isinstance(decision, Superseded):
             return
         assert isinstance(self.redis, Held)
         assert self.redis.token == self.token, "a mark without a claim"
         self.redis = mark_of(decision.result) if isinstance(decision, Done) else None
 
-    def _commit(self, decision: Done | Later | Void) -> None:
+    def _commit(self, decision: Done | Later | Superseded) -> None:
         if not decision.job.stored:
             self.inbox.popleft()
         self.waiting, self.left_over = None, False

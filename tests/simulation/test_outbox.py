@@ -15,7 +15,7 @@ from services.outbox.endpoints import Endpoints
 from services.outbox.lanes import Lanes
 from services.outbox.limits import policy_of
 from services.outbox.service import Outbox
-from services.outbox.trust import Means
+from services.outbox.trust import OutboxContext
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS, EFFECTS_WAITING, REFERENCE_ENDPOINTS
 from shared.events.effects import (
@@ -73,7 +73,7 @@ class Outside:
         policy = policy_of(chosen)
         calls = Calls({Channel.WEBHOOK: self.webhook, Channel.EMAIL: self.email}, lanes, policy, endpoints)
         redis: Any = None
-        workload = Outbox(Means(chosen, redis, calls, policy, endpoints, "", CAPACITY), resources=(table,))
+        workload = Outbox(OutboxContext(chosen, redis, calls, policy, endpoints, "", CAPACITY), resources=(table,))
         return await Runtime(workload, chosen, TOPICS, Health()).run(stop)
 
 

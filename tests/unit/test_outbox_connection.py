@@ -7,7 +7,7 @@ import pytest
 
 from deploy.security.certificates import open_authority
 from services.outbox.address import Address, Node, address_of
-from services.outbox.connection import FileCredentials, way_of
+from services.outbox.connection import FileCredentials, redis_access
 from shared.settings import OutboxSettings, SettingsError, load
 
 SENTINELS = (Node("a", 26379), Node("b", 7), Node("::1", 8))
@@ -76,37 +76,37 @@ def test_a_secret_in_the_url_is_refused_and_not_shown(user: str) -> None:
 
 
 def test_a_redis_without_users_needs_only_a_url() -> None:
-    assert way_of(settings()) == (address_of("redis://127.0.0.1:6379/0"), None, None, None)
+    assert redis_access(settings()) == (address_of("redis://127.0.0.1:6379/0"), None, None, None)
 
 
 async def test_a_password_is_read_from_the_file_for_each_connection(password: Path) -> None:
-    way = way_of(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password)))
-    assert isinstance(way.credentials, FileCredentials)
-    assert await way.credentials.get_credentials_async() == ("outbox", SECRET)
+    access = redis_access(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password)))
+    assert isinstance(access.credentials, FileCredentials)
+    assert await access.credentials.get_credentials_async() == ("outbox", SECRET)
     await asyncio.to_thread(password.write_text, "another\n")
-    assert await way.credentials.get_credentials_async() == ("outbox", "another")
+    assert await access.credentials.get_credentials_async() == ("outbox", "another")
 
 
 def test_tls_trusts_the_authority_that_is_set_and_no_other(tmp_path: Path, password: Path) -> None:
     given = {"REDIS_USERNAME": "outbox", "REDIS_PASSWORD_FILE": str(password), **tls(tmp_path)}
-    way = way_of(settings(REDIS_URL="rediss://redis:6379/0", **given))
-    assert way.tls is not None
-    assert way.tls.check_hostname
-    assert len(way.tls.get_ca_certs()) == 1
-    assert way_of(settings(**given)).tls is None, "these files may be Kafka's alone"
+    access = redis_access(settings(REDIS_URL="rediss://redis:6379/0", **given))
+    assert access.tls is not None
+    assert access.tls.check_hostname
+    assert len(access.tls.get_ca_certs()) == 1
+    assert redis_access(settings(**given)).tls is None, "these files may be Kafka's alone"
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o444, 0o666])
 def test_a_password_that_everybody_can_read_is_refused(password: Path, mode: int) -> None:
     password.chmod(mode)
     with pytest.raises(ValueError, match=rf"^ONCE_REDIS_PASSWORD_FILE: everybody can read {password}; .*chmod o= "):
-        way_of(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password)))
+        redis_access(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password)))
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440])
 def test_its_owner_and_its_group_may_read_it(password: Path, mode: int) -> None:
     password.chmod(mode)
-    assert way_of(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password))).credentials is not None
+    assert redis_access(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password))).credentials is not None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_wrong_setting_is_named(tmp_path: Path, password: Path, variables: dic
     (tmp_path / "empty").touch(mode=0o600)
     paths = {name: str(tmp_path / name) for name in ("missing", "folder", "empty")} | {"password": str(password)}
     with pytest.raises(ValueError, match=r".") as caught:
-        way_of(settings(**{name: value.format(**paths) for name, value in variables.items()}))
+        redis_access(settings(**{name: value.format(**paths) for name, value in variables.items()}))
     assert message.format(**paths) in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -154,4 +154,4 @@ def test_a_wrong_setting_is_named(tmp_path: Path, password: Path, variables: dic
 def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     files = tls(tmp_path) | {"TLS_IDENTITY_FILE": str(tmp_path / "missing")}
     with pytest.raises(SettingsError, match=r"ONCE_TLS_IDENTITY_FILE is .*missing, which cannot be read"):
-        way_of(settings(REDIS_URL="rediss://redis/0", **files))
+        redis_access(settings(REDIS_URL="rediss://redis/0", **files))

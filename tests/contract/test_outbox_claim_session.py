@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.outbox.claims import Asking, Claims
+from services.outbox.claims import Claims, ClaimSession
 from services.outbox.domain import Call, Done, Job, Later, Policy, after_call, after_claim, not_called, resume, wanted
 from services.outbox.marks import Status
 from services.outbox.outcomes import Delivered
@@ -39,20 +39,20 @@ async def test_a_begun_call_that_was_not_made_before_redis_fell_silent_is_not_in
         client = client_at(server.url)
         first = await entered(owner(client, 1))
         calls = await calls_of(first, jobs)
-        asking = Asking(first)
-        assert await asking.begin(jobs[0].effect_id) is None
-        assert await asking.begin(jobs[1].effect_id) is None
+        session = ClaimSession(first)
+        assert await session.begin(jobs[0].effect_id) is None
+        assert await session.begin(jobs[1].effect_id) is None
         first._timeout_s = SHORT_S
         server.pause()
         # Redis executes it late, after it resumes
-        refusal = await asking.begin(jobs[2].effect_id)
+        refusal = await session.begin(jobs[2].effect_id)
         assert refusal is not None
-        assert asking.distrusted is not None
+        assert session.distrusted is not None
         sent = after_call(calls[0].job, Delivered(), POLICY, NOW_MS, 0.0)
         unsent = [
             not_called(job, call, Status.NEW, NOW_MS, refusal) for job, call in zip(jobs[1:], calls[1:], strict=True)
         ]
-        stored = await asking.mark([sent, *unsent])
+        stored = await session.mark([sent, *unsent])
         server.resume()
 
         assert stored[0] == sent
@@ -74,8 +74,8 @@ async def test_a_decision_that_redis_accepted_is_stored_unchanged(tmp_path: Path
         client = client_at(server.url)
         first = await entered(owner(client, 1))
         [call] = await calls_of(first, jobs)
-        asking = Asking(first)
-        await asking.begin(jobs[0].effect_id)
+        session = ClaimSession(first)
+        await session.begin(jobs[0].effect_id)
         later = not_called(jobs[0], call, Status.NEW, NOW_MS, "stopping")
-        assert await asking.mark([later]) == [later]
+        assert await session.mark([later]) == [later]
         await client.aclose()
