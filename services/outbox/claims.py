@@ -10,7 +10,7 @@ Invariants:
 - No command is sent twice, because one without an answer may have been executed. `connection.connect` makes a client
   that does not retry.
 
-README.md lists the keys, and `scripts` and `rebuilding` define the steps.
+README.md lists the keys, and `scripts` and `rebuild` define the steps.
 """
 
 import asyncio

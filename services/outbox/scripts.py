@@ -1,4 +1,4 @@
-"""The Lua scripts of the claims. Redis runs each as one atomic step; those of a rebuild are in `rebuilding`.
+"""The Lua scripts of the claims. Redis runs each as one atomic step; those of a rebuild are in `rebuild`.
 
 Invariants:
 - Every script first checks that this Redis is still the trusted one, so one that lost its memory gives no claim and

@@ -17,7 +17,7 @@ from deploy.local.redis.server import Login, RedisCommandError, command
 from deploy.local.supervisor.component import http_ready
 from deploy.local.supervisor.monitoring import RedisExporter
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
-from services.outbox import rebuilding, scripts
+from services.outbox import rebuild, scripts
 from services.outbox.connection import ACCESS, connect
 from tests.harness import wait_until
 from tests.redis import PARTITION, REBUILD_KEY, TIMEOUT_S, claim_one, entered, mark_one, owner, sent
@@ -137,7 +137,7 @@ async def test_the_outbox_may_make_all_its_calls(secured: Secured) -> None:
 
 
 def test_the_outbox_may_call_exactly_the_commands_of_its_scripts() -> None:
-    texts = [str(text) for module in (scripts, rebuilding) for name, text in vars(module).items() if name.isupper()]
+    texts = [str(text) for module in (scripts, rebuild) for name, text in vars(module).items() if name.isupper()]
     called = set().union(*(commands(r"redis\.call\(\s*", text) for text in texts))
     assert called | {"evalsha", "script|load"} == set(OUTBOX.commands)
     # The check at start covers all of them
