@@ -13,9 +13,8 @@ from deploy.local.redis.server import LocalRedis
 from services.outbox.address import address_of
 from services.outbox.claims import Claims
 from services.outbox.connection import RedisAccess, connect
-from services.outbox.keys import Keys
 from services.outbox.limits import EFFECTS_PER_BUCKET, Capacity
-from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, decode_mark
+from services.outbox.marks import Claim, Keys, Mark, Mode, Status, Wanted, decode_mark
 from shared.events.effects import EFFECT_ID_BYTES, EffectState
 
 INSTALLATION = "an-installation"

@@ -13,7 +13,7 @@ from deploy.repairs.reference import Reference
 from services.ingest.service import IngestHandler
 from services.ledger.repair import LedgerRepair
 from services.outbox.domain import Done
-from services.outbox.endings import outputs_of
+from services.outbox.flights import outputs_of
 from services.outbox.intake import job_of
 from services.outbox.waiting import WaitingStore
 from services.transform.service import TransformHandler

@@ -24,9 +24,8 @@ from redis.exceptions import RedisError
 
 from services.outbox import scripts
 from services.outbox.domain import Done, Later, Superseded
-from services.outbox.keys import Keys
 from services.outbox.limits import Capacity, raise_if_too_small
-from services.outbox.marks import Claim, Mark, Status, Wanted, decode_mark, encode_mark, mark_of
+from services.outbox.marks import Claim, Keys, Mark, Status, Wanted, decode_mark, encode_mark, mark_of
 from services.outbox.rebuild import REBUILD_REST_MS, Rebuild
 from shared.eos.errors import FencedError, RejoinError, UnsafeSettingsError
 

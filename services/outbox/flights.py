@@ -1,22 +1,41 @@
-"""Claimed effects, each from its claim until its decision is committed: a flight. Its call may outlive its round."""
+"""Claimed effects, each from its claim until its decision is committed: a flight. Its call may outlive its round.
+
+At its end, a flight becomes records, counts and the risk that is left.
+"""
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from services.outbox.domain import Call, Done, Job, Later, Superseded, give_up, not_called
 from services.outbox.lanes import Lane
-from services.outbox.marks import Status
-from shared.events.effects import EffectFailure
+from services.outbox.marks import Risk, Status
+from services.outbox.waiting import WaitingStore
+from shared.eos.records import Output
+from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_RESULTS, REFERENCE_ENDPOINTS
+from shared.events.effects import EffectFailure, EffectKind, EffectState, encode_request, encode_result
+from shared.events.endpoints import Endpoint, encode_endpoint
+from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE
+from shared.events.partitions import partition_for
+from shared.telemetry import catalogue
+from shared.telemetry.instruments import at_zero, counter
 
 EARLIER = "an earlier one of its account is not done"
 LEFT_ALONE = "its destination is left alone for a while"
 UNDER_WAY = "its call is under way"
 WITHDRAWN = "its destination is slow"
+
+EFFECTS = counter(catalogue.EFFECTS)
+at_zero(EFFECTS, [kind.value for kind in EffectKind], [state.value for state in EffectState])
+EFFECTS_REPEATED = counter(catalogue.EFFECTS_REPEATED)
+
+log = logging.getLogger(__name__)
 
 
 def now_ms() -> int:
@@ -175,3 +194,65 @@ class Flights:
         """Forget flights whose decisions are committed."""
         for flight in flights:
             del self.by_id[flight.job.effect_id]
+
+
+class Decided(NamedTuple):
+    """What becomes of an effect in a transaction; `stored` if it is in effects.waiting."""
+
+    job: Job
+    decision: Done | Later | Superseded
+    stored: bool
+
+
+def endpoint_output(name: str, endpoint: Endpoint, partitions: int, source: bytes) -> Output:
+    """The record of an endpoint's state."""
+    partition = partition_for(name, partitions)
+    return Output(REFERENCE_ENDPOINTS, partition, name.encode(), encode_endpoint(endpoint), ((SOURCE, source),))
+
+
+def outputs_of(done: Done, partition: int) -> list[Output]:
+    """The result, and a dead letter if the effect failed."""
+    job, result = done.job, done.result
+    headers = ((ORIGIN, job.origin), (SOURCE, job.source))
+    outputs = [Output(EFFECTS_RESULTS, partition, result.effect_id.encode(), encode_result(result), headers)]
+    if result.state == EffectState.FAILED:
+        why = ((SERVICE, b"outbox"), (REASON, result.reason.encode()), (DETAIL, result.detail.encode()))
+        key, value = job.request.account.encode(), encode_request(job.request)
+        outputs.append(Output(EFFECTS_DEAD_LETTER, partition, key, value, (*headers, *why)))
+    return outputs
+
+
+def written(endings: Iterable[Decided], waiting: WaitingStore, partition: int) -> tuple[list[Output], list[Later]]:
+    """Change the store; return the outputs, and what is stored already as it is, but for its time."""
+    outputs: list[Output] = []
+    unchanged: list[Later] = []
+    for job, decision, stored in endings:
+        if isinstance(decision, Later):
+            if stored and decision.is_as_stored(waiting.get(job.effect_id)):
+                unchanged.append(decision)
+            else:
+                waiting.put(job.effect_id, decision.waiting())
+            continue
+        waiting.remove(job.effect_id)
+        if isinstance(decision, Done):
+            outputs += outputs_of(decision, partition)
+    return outputs, unchanged
+
+
+def risk_after(risk: Risk, requests: Sequence[Job], endings: Sequence[Decided], next_offset: int) -> Risk:
+    """The risk once this is committed: Kafka then knows of what was claimed, but not of what was not."""
+    ids = {ending.job.effect_id for ending in endings}
+    unclaimed = {job.effect_id for job, later, _ in endings if isinstance(later, Later) and not later.claimed}
+    risky = {job.effect_id for job in requests[: risk.left] if job.sequence < risk.until}
+    return risk.passed(len(requests), next_offset, ids - unclaimed, risky & unclaimed)
+
+
+def count(endings: Iterable[Decided]) -> None:
+    """Count effects that are decided, and log void decisions."""
+    for job, decision, _ in endings:
+        if isinstance(decision, Superseded):
+            log.warning("decision void", extra={"effect_id": job.effect_id, "revision": job.revision})
+        elif isinstance(decision, Done) and decision.known:
+            EFFECTS_REPEATED.inc()
+        elif isinstance(decision, Done):
+            EFFECTS.labels(job.request.kind, decision.result.state).inc()

@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, Self
 
-from services.outbox.keys import Keys
-from services.outbox.marks import Mark, decode_former_mark, encode_mark
+from services.outbox.marks import Keys, Mark, decode_former_mark, encode_mark
 from services.outbox.scripts import TRUST
 
 REBUILD_REST_MS: Final = 600_000  # a rebuild must start over if its next step takes longer: its nonce has expired

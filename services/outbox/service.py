@@ -23,18 +23,30 @@ Invariant: nothing is called unless Redis is trusted; what was called is committ
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from services.outbox.claims import ClaimSession, DistrustedError
-from services.outbox.domain import Call, Done, Later, after_claim, resume, wanted
-from services.outbox.endings import EFFECTS_REPEATED, Decided, count, endpoint_output, outputs_of, risk_after
-from services.outbox.flights import Claimed, Flight, Flights, Until, now_ms
+from services.outbox.claims import DistrustedError
+from services.outbox.domain import Call, after_claim, resume, wanted
+from services.outbox.flights import (
+    EFFECTS_REPEATED,
+    Claimed,
+    Decided,
+    Flight,
+    Flights,
+    Until,
+    count,
+    endpoint_output,
+    now_ms,
+    risk_after,
+    written,
+)
 from services.outbox.intake import Entry, Wish, job_of, plan
 from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, OutboxContext, TrustedWorker
 from shared.eos import crash
 from shared.eos.errors import AbortableError, EosError, FencedError
-from shared.eos.records import Output, Record
+from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_RESULTS
 from shared.events.headers import SOURCE, Coordinates, oldest_origin_time_ms
 from shared.kafka.runtime.partition_metrics import tell_latency
@@ -46,8 +58,6 @@ HELD_S = 0.05  # the same while requests are held that a lane has no room for
 ROUND_S = 0.05  # a round waits so long for calls in quick lanes, and PATIENCE_S if its inbox has no room meanwhile
 SETTLE_S = 0.05  # from a commit to the next while calls are under way: it is to have more than one result
 PATIENCE_S = 0.25  # a request waits so long for its call before it goes to effects.waiting
-CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
-QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +85,7 @@ class EffectWorker(TrustedWorker):
         self._inbox: deque[Entry] = deque()  # requests from the committed offset on, `batch_max` of them at most
         self._flights = Flights(self._fetcher.wake)
         self._admits: Callable[[Record, str], bool] | None = None  # of the records behind the inbox
-        self._session: ClaimSession  # from `_rely` on
-        self._checked_s = self._worked_s = self._settled_s = 0.0
+        self._worked_s = self._settled_s = 0.0
 
     def stop(self) -> None:
         super().stop()
@@ -102,10 +111,6 @@ class EffectWorker(TrustedWorker):
             await self._end_calls()
             raise
 
-    async def _rely(self) -> None:
-        await super()._rely()
-        self._session = ClaimSession(self._in_order)
-
     async def _round(self) -> None:
         self._calls.raise_if_failed()
         self._take_requests()
@@ -114,7 +119,7 @@ class EffectWorker(TrustedWorker):
             self._worked_s = time.monotonic()
             await self._claim(wishes)
         elif not self._inbox and not self._flights.by_id:
-            await self._check()
+            await self._check(self._worked_s)
         await self._pause()
         # A commit is to have more than one result, and new requests are claimed first
         if not self._flights.under_way or time.monotonic() >= self._settled_s + SETTLE_S:
@@ -213,37 +218,17 @@ class EffectWorker(TrustedWorker):
         """How many requests may be taken: none while too many effects wait."""
         return 0 if len(self._waiting) >= self._outbox.waiting_max else self._outbox.batch_max - len(self._inbox)
 
-    async def _check(self) -> None:
-        """The work of an idle partition."""
-        now_s = time.monotonic()
-        if now_s - self._checked_s < CHECK_S:
-            return
-        self._checked_s = now_s
-        await self._in_order.check()
-        if now_s - self._worked_s >= QUIET_S:
-            await self._pass_markers()
-
     def _is_settleable(self) -> bool:
         if self._inbox and self._inbox[0].is_settled(time.monotonic(), PATIENCE_S):
             return True
         return any(flight.decision is not None and flight.stored for flight in self._flights.by_id.values())
 
-    def _passing(self) -> list[Entry]:
-        """The requests that the offset may pass. Of those that are not decided, only a call that has begun goes on."""
-        now_s = time.monotonic()
-        passing: list[Entry] = []
-        for entry in self._inbox:
-            if not entry.is_settled(now_s, PATIENCE_S):
-                break
-            if entry.flight is not None and entry.flight.decision is None and entry.flight.task is None:
-                self._calls.withdraw([entry.flight])
-            passing.append(entry)
-        return passing
-
     async def _settle(self) -> None:
         """Mark and commit what has ended, and pass requests. Raises DistrustedError if Redis could not be asked."""
-        passing = self._passing()
+        now_s = time.monotonic()
+        passing = list(takewhile(lambda entry: entry.is_settled(now_s, PATIENCE_S), self._inbox))
         entries = [entry.flight for entry in passing if entry.flight is not None]
+        self._calls.withdraw(entries)  # of what is not decided, only a call that has begun goes on
         ended = [flight for flight in self._flights.by_id.values() if flight.stored and flight.decision is not None]
         unended = [flight for flight in entries if flight.decision is None]  # it may end from here on, for the next one
         decided = await self._mark([*ended, *(flight for flight in entries if flight.decision is not None)])
@@ -295,7 +280,7 @@ class EffectWorker(TrustedWorker):
             await self._scope.begin()
             last = max([next_offset - 1] * bool(passed) + [ending.job.sequence for ending in endings])
             source = Coordinates(self._topic, self._partition, last).encode()
-            outputs, unchanged = self._write(endings)
+            outputs, unchanged = written(endings, self._waiting, self._partition)
             outputs += [endpoint_output(*change, self._outbox.partitions, source) for change in changes.items()]
             self._scope.append(self._own, outputs)
             self._pass(passed, next_offset)
@@ -306,22 +291,6 @@ class EffectWorker(TrustedWorker):
         now = now_ms()
         for later in unchanged:
             self._waiting.give_back(later.job.effect_id, later.not_before_ms if later.not_before_ms > now else 0)
-
-    def _write(self, endings: Iterable[Decided]) -> tuple[list[Output], list[Later]]:
-        """Change the store; return the outputs, and what is stored already as it is, but for its time."""
-        outputs: list[Output] = []
-        unchanged: list[Later] = []
-        for job, decision, stored in endings:
-            if isinstance(decision, Later):
-                if stored and decision.is_as_stored(self._waiting.get(job.effect_id)):
-                    unchanged.append(decision)
-                else:
-                    self._waiting.put(job.effect_id, decision.waiting())
-                continue
-            self._waiting.remove(job.effect_id)
-            if isinstance(decision, Done):
-                outputs += outputs_of(decision, self._partition)
-        return outputs, unchanged
 
     async def _end_calls(self) -> None:
         """Begin no further call, wait for those under way, and mark them if Redis can still be asked."""
@@ -341,7 +310,7 @@ class EffectWorker(TrustedWorker):
         if self._session.distrusted is None:
             await self._commit_round()
         endings = [Decided(one.job, one.decision, one.stored) for one in self._flights.by_id.values() if one.decision]
-        outputs, _ = self._write(endings)
+        outputs, _ = written(endings, self._waiting, self._partition)
         await self._note_end(outputs, all_marked=self._session.distrusted is None)
         self._flights.by_id.clear()
         count(endings)

@@ -7,6 +7,7 @@ the old one: effects that may have been under way then are doubtful.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 from redis.asyncio import Redis
 
-from services.outbox.claims import Claims, DistrustedError
+from services.outbox.claims import Claims, ClaimSession, DistrustedError
 from services.outbox.dispatch import Calls
 from services.outbox.domain import Policy
 from services.outbox.endpoints import Endpoints
@@ -36,6 +37,8 @@ from shared.telemetry import catalogue
 from shared.telemetry.instruments import ReadGauge, Reading, counter, gauge
 
 REDIS_RETRY_S = 0.5
+CHECK_S = 1.0  # an idle partition asks this often whether Redis is still the one that it trusted
+QUIET_S = 10.0  # without work for so long, it commits that only markers are left behind its offset
 CLAIM_GENERATIONS = 3
 """What an owner claims at once is among so many times as many effects at the head of a lane: as many others may be held
 by a predecessor's claims, and as many have come to the head when the one before them in their chain was done."""
@@ -92,8 +95,10 @@ class TrustedWorker(Worker):
         self._partition = partition
         self._redis_missing = ""
         self._shared = context
-        self._in_order: Claims  # from `_taken_over` on
+        self._in_order: Claims  # from `_taken_over` on, as is the next
+        self._session: ClaimSession
         self._risk = Risk()
+        self._checked_s = 0.0
 
     @property
     def waits_for(self) -> str:
@@ -151,6 +156,7 @@ class TrustedWorker(Worker):
             noted = self._doubt(noted)
         self._trust.put(_REDIS, noted)
         await self._commit_state()
+        self._session = ClaimSession(self._in_order)
         log.info(
             "claims in order",
             extra={
@@ -236,6 +242,16 @@ class TrustedWorker(Worker):
                 _REDIS, msgspec.structs.replace(recorded, told=all_marked, at_risk=left, until=until, due_ms=due_ms)
             )
         await self._scope.commit_alone(self._own, outputs, self._own.next_offset)
+
+    async def _check(self, worked_s: float) -> None:
+        """The work of an idle partition, which had work at `worked_s` monotonic seconds."""
+        now_s = time.monotonic()
+        if now_s - self._checked_s < CHECK_S:
+            return
+        self._checked_s = now_s
+        await self._in_order.check()
+        if now_s - worked_s >= QUIET_S:
+            await self._pass_markers()
 
     async def _pass_markers(self) -> None:
         """Commit the position if only markers are left behind the offset.

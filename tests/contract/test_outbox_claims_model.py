@@ -27,8 +27,7 @@ from hypothesis.stateful import (
 
 from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.keys import Keys
-from services.outbox.marks import Claim, Mark, Mode, Status
+from services.outbox.marks import Claim, Keys, Mark, Mode, Status
 from shared.eos.errors import FencedError
 from shared.events.effects import EffectState
 from tests.redis import (

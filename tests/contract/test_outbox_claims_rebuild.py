@@ -11,9 +11,8 @@ from redis.asyncio import Redis
 
 from deploy.local.redis.server import LocalRedis
 from services.outbox.claims import KEYS_PER_CALL_MAX, Claims, DistrustedError
-from services.outbox.keys import Keys
 from services.outbox.limits import BYTES_PER_EFFECT
-from services.outbox.marks import Claim, Mark, Mode, Status
+from services.outbox.marks import Claim, Keys, Mark, Mode, Status
 from services.outbox.rebuild import FIND_KEYS, REBUILD_REST_MS
 from shared.eos.errors import FencedError
 from tests.harness import eventually

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from deploy.security.redis_users import KEY_PATTERN
-from services.outbox.keys import Keys
+from services.outbox.marks import Keys
 from tests.redis import effect_id, random_id
 
 KEYS = Keys("site-a", 3, 40)

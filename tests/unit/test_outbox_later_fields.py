@@ -3,7 +3,7 @@
 import pytest
 
 from services.outbox.domain import Call, Done, Job, Later, after_call, after_claim, resume
-from services.outbox.endings import outputs_of
+from services.outbox.flights import outputs_of
 from services.outbox.intake import job_of
 from services.outbox.lanes import NO_CALL
 from services.outbox.marks import Claim, Mark, Status

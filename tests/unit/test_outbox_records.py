@@ -3,7 +3,7 @@
 import pytest
 
 from services.outbox.domain import Done, Job
-from services.outbox.endings import outputs_of
+from services.outbox.flights import outputs_of
 from services.outbox.intake import job_of
 from shared.eos.records import Record
 from shared.events.catalogue import EFFECTS_DEAD_LETTER, EFFECTS_REQUESTS, EFFECTS_RESULTS
