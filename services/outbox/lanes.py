@@ -25,7 +25,7 @@ from shared.events.effects import Channel, channel_of
 
 MAIL_LANE: Final = "smtp"
 LANES_MAX: Final = 10_000  # remembered; with more, an idle one is forgotten, or the one known longest
-WORK_S: Final = 0.2  # a lane has claims for so many seconds of work
+WORK_S: Final = 0.2  # a lane has claims for so many seconds of work; more than a request waits would be in vain
 QUICK_S: Final = 0.01
 """Calls that take less are limited by this process, not by their destination. With 16 at once, these are 1,600 a
 second. Input may wait for such a lane, because writing its effects to effects.waiting would cost more than the wait."""

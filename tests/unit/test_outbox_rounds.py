@@ -73,6 +73,17 @@ def test_a_dead_and_a_slow_destination_take_nothing_from_the_others() -> None:
     assert among_p99 <= 1.5 * alone_p99
 
 
+def test_a_full_inbox_has_its_results_committed_together() -> None:
+    with rounds() as world:
+        world.webhook.answers[HEALTHY[0]] = accepting(0.008)
+        requests = requests_to([HEALTHY[0]], 2000)
+        world.kafka.write(requests)
+        world.start()
+        world.loop.run_until_complete(world.settled(requests))
+        assert world.kafka.commits <= 2000 / world.settings.batch_max + 5
+        assert world.kafka.puts() == {}
+
+
 def test_one_quick_destination_with_a_backlog_is_not_written_to_effects_waiting() -> None:
     with rounds() as world:
         requests = requests_to([HEALTHY[0]], 2000)
