@@ -54,7 +54,6 @@ from tests.simulation.loop import Process, VirtualLoop, virtual_time
 NETWORK_S = 0.0005
 COMMIT_S = 0.008
 CALL_TIMEOUT_S = 5.0
-SMTP = "smtp"
 CAPACITY = Capacity(100.0, 1_000_000_000, 1)
 _TARGET = (EFFECTS_REQUESTS, 0)
 

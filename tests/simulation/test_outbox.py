@@ -12,7 +12,7 @@ from services.outbox import trust
 from services.outbox.__main__ import TOPICS
 from services.outbox.dispatch import Calls
 from services.outbox.endpoints import Endpoints
-from services.outbox.lanes import Lanes
+from services.outbox.lanes import Lanes, lane_name
 from services.outbox.limits import policy_of
 from services.outbox.service import Outbox
 from services.outbox.trust import OutboxContext
@@ -152,7 +152,7 @@ def test_an_endpoint_that_fails_for_long_is_disabled_for_all_instances() -> None
         failed = [results[each.effect_id] for each in requests if each.destination == DEAD]
         assert {result.reason for result in failed} == {"endpoint_disabled"}
         known = await read_table(SERVERS, REFERENCE_ENDPOINTS, decode_endpoint)
-        assert {name: each.state for name, each in known.items()} == {DEAD: EndpointState.DISABLED}
+        assert {name: each.state for name, each in known.items()} == {lane_name(DEAD): EndpointState.DISABLED}
         before = outside.webhook.calls.total()
         late = requests_to(DEAD, 30)
         await write(late)
