@@ -8,8 +8,9 @@ from collections import deque
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.eos.store import Change
-from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
-from shared.events.postings import Decline, LedgerEvent, decode_ledger_event
+from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.clients import OPERATOR, SubmittedBy
+from shared.events.postings import AccountTerms, Decline, LedgerEvent, decode_ledger_event, decode_terms
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -27,21 +28,35 @@ P, Q = partition_for(DEBTOR), partition_for(CREDITOR)
 DAY = "1993-01-01"
 
 
-def transfer(payment_id: str = "p-1", amount_minor: int = 1000, fee_minor: int = 0) -> Transfer:
+def transfer(
+    payment_id: str = "p-1", amount_minor: int = 1000, fee_minor: int = 0, submitted_by: SubmittedBy | None = OPERATOR
+) -> Transfer:
     """A payment between the two."""
     return Transfer(
-        payment_id, DEBTOR, CREDITOR, amount_minor, "EUR", amount_minor, "EUR", DAY, fee_minor, reference="rent"
+        payment_id,
+        DEBTOR,
+        CREDITOR,
+        amount_minor,
+        "EUR",
+        amount_minor,
+        "EUR",
+        DAY,
+        fee_minor,
+        reference="rent",
+        submitted_by=submitted_by,
     )
 
 
 def converted(credit_minor: int = 1085) -> Transfer:
     """A payment in two currencies, with a fee."""
-    return Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", credit_minor, "USD", DAY, 10, "1.0850")
+    return Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", credit_minor, "USD", DAY, 10, "1.0850", submitted_by=OPERATOR)
 
 
-def reversal(payment_id: str = "r-1", reverses: str = "p-1") -> TransferReversal:
+def reversal(
+    payment_id: str = "r-1", reverses: str = "p-1", submitted_by: SubmittedBy | None = OPERATOR
+) -> TransferReversal:
     """A reversal of a payment on the next day."""
-    return TransferReversal(payment_id, DEBTOR, reverses, "1993-01-02", "mistake")
+    return TransferReversal(payment_id, DEBTOR, reverses, "1993-01-02", "mistake", submitted_by)
 
 
 def declined(events: list[LedgerEvent]) -> str | None:
@@ -56,22 +71,29 @@ def home(event: TransferRecord) -> str:
 
 
 class Ledger:
-    """All partitions. Credit legs wait in a queue until `drain`."""
+    """All partitions. Credit legs wait in a queue until `drain`. `accounts` has the last record of ledger.accounts."""
 
-    def __init__(self, reversal_window: int = 100) -> None:
+    def __init__(self, reversal_window: int = 100, raw_from: int = 0) -> None:
         self.reversal_window = reversal_window
         self.handlers = [
-            LedgerHandler(partition, reversal_window, {}, partitions=PARTITIONS, installation=INSTALLATION)
+            LedgerHandler(
+                partition, reversal_window, {}, partitions=PARTITIONS, installation=INSTALLATION, raw_from=raw_from
+            )
             for partition in range(PARTITIONS)
         ]
+        self.accounts: dict[str, AccountTerms] = {}
         self.changelogs: list[list[Change]] = [[] for _ in self.handlers]
         self.events: list[tuple[int, LedgerEvent]] = []
         self.waiting: deque[Output] = deque()
         self._offset = 0
 
     def send(self, event: TransferRecord, *, origin: bytes | None = b"payments.raw:0:0") -> list[LedgerEvent]:
-        """Process one record on its home partition; its credit leg waits. Returns its events."""
-        headers = () if origin is None else (("origin", origin),)
+        """Process one record on its home partition; its credit leg waits. Returns its events.
+
+        An account event without a command_id is an operator's command, which has no origin.
+        """
+        command = isinstance(event, AccountClosed) or (isinstance(event, AccountOpened) and not event.command_id)
+        headers = () if origin is None or command else (("origin", origin),)
         key = home(event).encode()
         return self._process(Output(LEDGER_TRANSFERS, partition_for(home(event)), key, encode_transfer(event), headers))
 
@@ -95,6 +117,9 @@ class Ledger:
                 assert output.partition == partition
                 assert output.value is not None
                 events.append(decode_ledger_event(output.value))
+            elif output.topic == LEDGER_ACCOUNTS:
+                assert output.partition == partition
+                self.accounts[(output.key or b"").decode()] = decode_terms(output.value or b"")
             else:
                 self.waiting.append(output)
         self.events += [(partition, event) for event in events]

@@ -23,7 +23,8 @@ from shared.kafka.client.reader import end_offsets, read_topics
 OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "ingest": (catalogue.PAYMENTS_ACCEPTED, catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_DEAD_LETTER),
     "transform": (catalogue.LEDGER_TRANSFERS,),
-    "ledger": (catalogue.LEDGER_POSTINGS, catalogue.EFFECTS_REQUESTS),  # its credit legs are in its input
+    # Its credit legs are in its input
+    "ledger": (catalogue.LEDGER_POSTINGS, catalogue.LEDGER_ACCOUNTS, catalogue.EFFECTS_REQUESTS),
     "outbox": (catalogue.EFFECTS_RESULTS, catalogue.EFFECTS_DEAD_LETTER),
 }
 SETTLED_S = 30.0

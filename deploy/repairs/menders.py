@@ -35,7 +35,7 @@ from shared.events.effects import (
     encode_trust,
 )
 from shared.events.headers import DETAIL, REASON, REPAIR, SOURCE, Coordinates, header
-from shared.events.postings import decode_ledger_event
+from shared.events.postings import decode_ledger_event, decode_terms
 from shared.events.transfers import CreditLeg, decode_transfer
 from shared.kafka.admin.groups import Described, Groups
 from shared.kafka.client.access import access
@@ -174,6 +174,7 @@ def mender_of(
                     books,
                     partitions=sizes.partitions,
                     installation=reference.installation,
+                    raw_from=reference.raw_from[partition],
                     places=subscribed.places,
                     versions=subscribed.versions,
                 )
@@ -207,6 +208,8 @@ def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) ->
 
 def _name(output: Output | Record) -> tuple[str, str]:
     """The key that distinguishes the outputs of one input record."""
+    if output.topic == catalogue.LEDGER_ACCOUNTS:
+        return output.topic, str(decode_terms(output.value or b"").version)
     if output.topic != catalogue.EFFECTS_REQUESTS:
         return output.topic, ""
     return output.topic, decode_request(output.value or b"").effect_id

@@ -1,7 +1,7 @@
 """Double entry in two legs: decide on postings and declines, and apply them to accounts. Pure.
 
-Decisions take the acting account's state and the record, and return events. Only `apply` and `apply_terms` change an
-account.
+Decisions take the acting account's state and the record, and return events. Only `apply` changes an account. A record's
+`submitted_by` is the client whom it counts for, OPERATOR before ownership was enforced.
 
 A posting touches one partition and balances in each currency. The debtor's partition p books debtor -> in-transit@p,
 the creditor's partition q books in-transit@q -> creditor. Conversions and fees go over house accounts of p.
@@ -17,9 +17,19 @@ from typing import NamedTuple
 
 import msgspec
 
+from services.ledger.terms import is_house, may_debit
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, EffectRequest, Subscription, Subscriptions, effect_id
-from shared.events.postings import CREDIT, DEBIT, OF_INSTALLATION, Account, Decline, Entry, NotifiedBy, Posting
-from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, DeclineReason, Transfer, TransferReversal
+from shared.events.postings import (
+    CREDIT,
+    DEBIT,
+    OF_INSTALLATION,
+    Account,
+    Decline,
+    Entry,
+    NotifiedBy,
+    Posting,
+)
+from shared.events.transfers import CreditLeg, DeclineReason, Transfer, TransferReversal
 
 
 class UnbalancedPostingError(Exception):
@@ -61,21 +71,23 @@ class House:
         return f"fx:{currency}@{self.partition}"
 
 
-def is_house(account: str) -> bool:
-    """Whether this is a house account: these name their partition and have no limit."""
-    return "@" in account
-
-
 def decide_transfer(
     house: House, debtor: Account | None, transfer: Transfer, notified_by: NotifiedBy | None = None
 ) -> Booking | Decline:
     """Book the debit leg of a payment, or decline it.
 
-    A debtor without any state is open with no overdraft.
+    A debtor without any state is open with no overdraft, and is the operator's.
     """
     reason = _reason_to_decline(debtor, transfer)
     if reason is not None:
-        return Decline(transfer.payment_id, transfer.debtor, reason, transfer.value_date, notified_by=notified_by)
+        return Decline(
+            transfer.payment_id,
+            transfer.debtor,
+            reason,
+            transfer.value_date,
+            notified_by=notified_by,
+            submitted_by=transfer.submitted_by,
+        )
     posting = Posting(
         transfer.payment_id,
         DEBIT,
@@ -87,6 +99,7 @@ def decide_transfer(
         rate=transfer.rate,
         reference=transfer.reference,
         notified_by=notified_by,
+        submitted_by=transfer.submitted_by,
     )
     credit_leg = CreditLeg(
         transfer.payment_id,
@@ -100,20 +113,24 @@ def decide_transfer(
 
 
 def _reason_to_decline(debtor: Account | None, transfer: Transfer) -> str | None:
+    if not may_debit(transfer.submitted_by, transfer.debtor, debtor):
+        return DeclineReason.NOT_AUTHORISED
     if transfer.decline is not None:
         return transfer.decline
     if debtor is not None and debtor.closed:
         return DeclineReason.DEBTOR_CLOSED
-    if is_house(transfer.debtor):
+    if is_house(transfer.debtor) or _is_covered(debtor, transfer):
         return None
+    return DeclineReason.INSUFFICIENT_FUNDS
+
+
+def _is_covered(debtor: Account | None, transfer: Transfer) -> bool:
     balance, overdraft = 0, 0
     if debtor is not None:
         if debtor.overdraft_minor is None:
-            return None
+            return True
         balance, overdraft = debtor.balances.get(transfer.currency, 0), debtor.overdraft_minor
-    if balance - transfer.amount_minor - transfer.fee_minor < -overdraft:
-        return DeclineReason.INSUFFICIENT_FUNDS
-    return None
+    return balance - transfer.amount_minor - transfer.fee_minor >= -overdraft
 
 
 def _debit_entries(house: House, transfer: Transfer) -> tuple[Entry, ...]:
@@ -146,10 +163,17 @@ def decide_reversal(
 
     A closed debtor gets nothing back: suspense does. The original is None if it is unknown or has left the window.
     """
-    if original is None or original.reversed:
+    authorised = may_debit(reversal.submitted_by, reversal.debtor, debtor)
+    if not authorised or original is None or original.reversed:
         reason = DeclineReason.ORIGINAL_NOT_FOUND if original is None else DeclineReason.ALREADY_REVERSED
         return Decline(
-            reversal.payment_id, reversal.debtor, reason, reversal.value_date, reversal=True, notified_by=notified_by
+            reversal.payment_id,
+            reversal.debtor,
+            reason if authorised else DeclineReason.NOT_AUTHORISED,
+            reversal.value_date,
+            reversal=True,
+            notified_by=notified_by,
+            submitted_by=reversal.submitted_by,
         )
     closed = debtor is not None and debtor.closed
     entries = tuple(
@@ -171,6 +195,7 @@ def decide_reversal(
         reverses=reversal.reverses,
         reference=reversal.reference,
         notified_by=notified_by,
+        submitted_by=reversal.submitted_by,
     )
     credit_leg = CreditLeg(
         reversal.payment_id,
@@ -199,21 +224,6 @@ def decide_credit_leg(
         reversal=leg.reversal,
         notified_by=notified_by,
     )
-
-
-def changes_terms(account: Account | None, event: AccountOpened | AccountClosed) -> bool:
-    if isinstance(event, AccountClosed):
-        return account is None or not account.closed
-    return account is None or account.closed or account.overdraft_minor != event.overdraft_minor
-
-
-def apply_terms(account: Account, event: AccountOpened | AccountClosed) -> None:
-    """Apply new terms to the account. Its balances do not change."""
-    if isinstance(event, AccountOpened):
-        account.overdraft_minor = event.overdraft_minor
-        account.closed = False
-    else:
-        account.closed = True
 
 
 def apply(account: Account, entry: Entry) -> None:

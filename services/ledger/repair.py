@@ -8,16 +8,24 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from services.ledger import domain
+from services.ledger import domain, terms
 from services.ledger.domain import Booking, House, Original
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
+from shared.events.clients import OWNER_UNNAMED
 from shared.events.codec import InternalInputError
 from shared.events.effects import EVERY_ACCOUNT, EffectRequest, Subscriptions, effect_id
-from shared.events.headers import Coordinates, Headers, lineage
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, lineage
 from shared.events.postings import DEBIT, OF_INSTALLATION, OF_ORIGIN, Account, Decline, LedgerEvent, Posting
-from shared.events.transfers import CreditLeg, Transfer, TransferReversal, decode_transfer
+from shared.events.transfers import (
+    AccountClosed,
+    AccountOpened,
+    CreditLeg,
+    Transfer,
+    TransferReversal,
+    decode_transfer,
+)
 
 PaymentName = tuple[str, str]  # debtor, payment_id
 
@@ -50,7 +58,7 @@ class PostedBooks:
         if isinstance(event, Decline):
             return
         if not isinstance(event, Posting):
-            domain.apply_terms(self._account(event.account), event)
+            terms.apply_terms(self._account(event.account), event)
             return
         for entry in event.entries:
             domain.apply(self._account(entry.account), entry)
@@ -62,7 +70,7 @@ class PostedBooks:
             self.reversed.add((event.debtor, event.reverses))
 
     def _account(self, name: str) -> Account:
-        return self.accounts.setdefault(name, Account(overdraft_minor=None) if domain.is_house(name) else Account())
+        return self.accounts.setdefault(name, Account(overdraft_minor=None) if terms.is_house(name) else Account())
 
     def credit_leg(self, posting: Posting) -> CreditLeg:
         """Return the credit leg that a debit posting sent; raise InternalInputError if it put nothing in transit."""
@@ -98,11 +106,18 @@ class LedgerRepair(LedgerHandler):
         *,
         partitions: int,
         installation: str,
+        raw_from: int = 0,
         places: Mapping[str, str] | None = None,
         versions: Mapping[str, Subscriptions] | None = None,
     ) -> None:
         super().__init__(
-            partition, reversal_window, subscriptions, places, partitions=partitions, installation=installation
+            partition,
+            reversal_window,
+            subscriptions,
+            places,
+            partitions=partitions,
+            installation=installation,
+            raw_from=raw_from,
         )
         self._versions = {} if versions is None else versions
         self._books = books
@@ -112,12 +127,12 @@ class LedgerRepair(LedgerHandler):
         """Set each account to the fold of its postings. Call it once, with state and postings complete."""
         self._reversed = set(self._books.reversed)
         for name, state in list(self.accounts.items()):
-            blank = Account(overdraft_minor=state.overdraft_minor) if domain.is_house(name) else Account()
+            blank = Account(overdraft_minor=state.overdraft_minor) if terms.is_house(name) else Account()
             if name not in self._books.accounts and _differs(name, state, blank):
                 self.accounts.put(name, blank)
         for name, posted in self._books.accounts.items():
             if _differs(name, self.accounts.get(name), posted):
-                self.accounts.put(name, Account(posted.balances.copy(), posted.overdraft_minor, posted.closed))
+                self.accounts.put(name, msgspec.structs.replace(posted, balances=posted.balances.copy()))
 
     def mend(
         self,
@@ -132,10 +147,12 @@ class LedgerRepair(LedgerHandler):
         effects. Raises InternalInputError if the outputs that exist do not follow from the record.
         """
         event = decode_transfer(record.value or b"")
-        if not isinstance(event, Transfer | TransferReversal):
-            return [] if posted is not None else self.process(record)
         source = Coordinates(LEDGER_TRANSFERS, record.partition, record.offset)
         headers = lineage(record.headers, source.encode())
+        if isinstance(event, AccountOpened | AccountClosed):
+            return self._mend_account(event, posted, record, headers or _own_origin(source))
+        if not isinstance(event, Transfer | TransferReversal):
+            return [] if posted is not None else self.process(record)
         if headers is None:
             raise InternalInputError(f"{source} has no origin")
         self._effect_ids = _form_of(requested, headers[0][1])
@@ -145,11 +162,26 @@ class LedgerRepair(LedgerHandler):
             return self._posted(event, Booking(posted, self._books.credit_leg(posted)), headers)
         if leg is None:
             return self._decided(event, record)
-        booking = self._forced(event)
+        booking = self._forced(self._counted(event, headers))
         if booking is None or booking.credit_leg != leg:
             raise InternalInputError(f"the credit leg that exists does not follow from {source}")
         self._apply(booking.posting)
         return self._posted(event, booking, headers)
+
+    def _mend_account(
+        self, event: AccountOpened | AccountClosed, posted: LedgerEvent | None, record: Record, headers: Headers
+    ) -> list[Output]:
+        """Return an account event with its record of ledger.accounts, unless a later one took that record's place."""
+        self._effect_ids = OF_INSTALLATION
+        if posted is None:
+            return self.process(record)
+        if isinstance(posted, Decline):
+            return self._outputs(event.account, posted, headers)
+        if isinstance(posted, Posting):
+            raise InternalInputError(f"{event.account} was opened or closed by a posting")
+        account = self._books.accounts[posted.account]
+        outputs = self._account_outputs(posted, account, headers)
+        return outputs if posted.version == account.version else outputs[:1]
 
     def _outputs(self, account: str, event: Posting | Decline, headers: Headers) -> list[Output]:
         named = event.notified_by
@@ -196,14 +228,15 @@ class LedgerRepair(LedgerHandler):
     def _forced(self, event: Transfer | TransferReversal) -> Booking | None:
         """Return the booking of an event that was booked, whatever the cover is now; None where it cannot be."""
         notified_by = self._notified_by(event.debtor)
+        owner = OWNER_UNNAMED if event.submitted_by is None else event.submitted_by.client  # it was, to be booked
         if isinstance(event, Transfer):
-            unlimited = Account(overdraft_minor=None)
+            unlimited = Account(overdraft_minor=None, owner=owner)
             decided = domain.decide_transfer(self._house, unlimited, event, notified_by)
         else:
             original = self._original(event)
             if original is not None:
                 original = msgspec.structs.replace(original, reversed=False)
-            debtor = self.accounts.get(event.debtor)
+            debtor = msgspec.structs.replace(self.accounts.get(event.debtor) or Account(), owner=owner)
             decided = domain.decide_reversal(self._house, debtor, event, original, notified_by)
         return None if isinstance(decided, Decline) else decided
 
@@ -218,12 +251,18 @@ class LedgerRepair(LedgerHandler):
 def _differs(name: str, state: Account | None, posted: Account) -> bool:
     if state is None:
         return True
-    terms = domain.is_house(name) or (state.overdraft_minor, state.closed) == (posted.overdraft_minor, posted.closed)
-    return not terms or _nonzero(state) != _nonzero(posted)
+    if not terms.is_house(name) and terms.terms_of(state) != terms.terms_of(posted):
+        return True
+    return _nonzero(state) != _nonzero(posted)
 
 
 def _nonzero(account: Account) -> dict[str, int]:
     return {currency: amount_minor for currency, amount_minor in account.balances.items() if amount_minor}
+
+
+def _own_origin(source: Coordinates) -> Headers:
+    """Return the headers of what was made from an operator's command, which is its own origin."""
+    return (ORIGIN, source.encode()), (SOURCE, source.encode())
 
 
 def _form_of(requested: Collection[EffectRequest], origin: bytes) -> str:

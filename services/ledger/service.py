@@ -1,15 +1,17 @@
 """The record handler of the ledger: transfers in; postings, declines and credit legs out; balances as state."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
-from services.ledger import domain
+from services.ledger import domain, terms
 from services.ledger.domain import Booking, House, Original, requests_for
 from shared.eos.records import Output, Record
 from shared.eos.store import Stores, Table
 from shared.eos.window import Window
-from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_ACCOUNTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.codec import InternalInputError
 from shared.events.effects import EVERY_ACCOUNT, Subscriptions, encode_request
 from shared.events.headers import ORIGIN, SOURCE, Headers, lineage
@@ -26,12 +28,14 @@ from shared.events.postings import (
     decode_account,
     encode_account,
     encode_ledger_event,
+    encode_terms,
 )
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
     CreditLeg,
     Transfer,
+    TransferRecord,
     TransferReversal,
     decode_transfer,
     encode_transfer,
@@ -41,6 +45,8 @@ PAYMENT_PREFIX = b"payment/"
 
 _BY_NONE = NotifiedBy(None, None, OF_INSTALLATION)
 
+Submitted = TypeVar("Submitted", bound=Transfer | TransferReversal | AccountOpened)
+
 _encode_original = msgspec.msgpack.Encoder().encode
 _decode_original = msgspec.msgpack.Decoder(Original).decode
 
@@ -48,14 +54,18 @@ _decode_original = msgspec.msgpack.Decoder(Original).decode
 class LedgerHandler:
     """One of the partitions of ledger.transfers, and the accounts that live on it.
 
-    A debit leg produces a posting and the credit leg's transfer, or a decline. A credit leg produces a posting. An
-    account event is passed on if it changes anything. Postings and declines ask for effects where subscriptions match.
+    A debit leg produces a posting and the credit leg's transfer, or a decline. A credit leg produces a posting. The
+    opening of an account that comes from payments.raw produces an account event or a decline, an operator's command
+    only if it changes anything. With each account event goes a record of ledger.accounts. Postings and declines ask for
+    effects where subscriptions match.
 
     Args:
         reversal_window: how many booked payments are remembered, so that they can be reversed.
         subscriptions: by account, or `*`; read at each record and kept up to date by the caller.
         subscription_places: likewise the coordinates of their records, `partition:offset`.
         installation: its id.
+        raw_from: first offset of payments.raw, on the same partition, that needs a client; earlier ones count as the
+            operator's.
     """
 
     def __init__(
@@ -67,8 +77,10 @@ class LedgerHandler:
         *,
         partitions: int,
         installation: str,
+        raw_from: int = 0,
     ) -> None:
         self._partition = partition
+        self._raw_from = raw_from
         self._installation = installation
         self._effect_ids = OF_INSTALLATION
         self._partitions = partitions
@@ -101,16 +113,49 @@ class LedgerHandler:
         except ValueError as error:
             raise InternalInputError(f"{source.decode()}: {error}") from error
         headers = lineage(record.headers, source)
-        if isinstance(transfer, AccountOpened | AccountClosed):
-            # An operator's command is its own origin
-            return self._change_terms(transfer, headers or ((ORIGIN, source), (SOURCE, source)))
         if headers is None:
-            raise InternalInputError(f"{source.decode()} has no origin")
+            return self._command(transfer, source)
         if isinstance(transfer, Transfer):
-            return self._transfer(transfer, headers)
+            return self._transfer(self._counted(transfer, headers) if self._raw_from else transfer, headers)
         if isinstance(transfer, CreditLeg):
             return self._credit_leg(transfer, headers)
-        return self._reversal(transfer, headers)
+        if isinstance(transfer, TransferReversal):
+            return self._reversal(self._counted(transfer, headers), headers)
+        if isinstance(transfer, AccountOpened):
+            opening = self._counted(transfer, headers)
+            return self._open(opening, opening.submitted_by, headers)
+        raise InternalInputError(f"{source.decode()} closes an account, and has an origin")
+
+    def _counted(self, event: Submitted, headers: Headers) -> Submitted:
+        """Return the event with the client whom it counts for."""
+        if int(headers[0][1].rpartition(b":")[2]) >= self._raw_from:
+            return event
+        return msgspec.structs.replace(event, submitted_by=OPERATOR)
+
+    def _command(self, event: TransferRecord, source: bytes) -> list[Output]:
+        """Do what an operator's command says, which is its own origin; nothing if it changes nothing."""
+        headers = (ORIGIN, source), (SOURCE, source)
+        if isinstance(event, AccountOpened):
+            return self._open(event, OPERATOR, headers, unchanged=False)
+        if not isinstance(event, AccountClosed):
+            raise InternalInputError(f"{source.decode()} has no origin")
+        self._check_home(event.account, headers)
+        account = self._accounts.get(event.account)
+        if not terms.changes_terms(account, event):
+            return []
+        return self._change_terms(terms.decide_closing(account, event), headers)
+
+    def _open(
+        self, event: AccountOpened, submitted_by: SubmittedBy | None, headers: Headers, *, unchanged: bool = True
+    ) -> list[Output]:
+        """Open an account or decline it; `unchanged` is whether an event that changes nothing is written."""
+        name = event.account
+        self._check_home(name, headers)
+        account = self._accounts.get(name)
+        decided = terms.decide_opening(account, event, submitted_by, self._notified_by(name))
+        if isinstance(decided, Decline):
+            return self._outputs(name, decided, headers)
+        return self._change_terms(decided, headers) if unchanged or terms.changes_terms(account, event) else []
 
     def _transfer(self, transfer: Transfer, headers: Headers) -> list[Output]:
         debtor = transfer.debtor
@@ -157,11 +202,16 @@ class LedgerHandler:
         return self._outputs(leg.creditor, posting, headers)
 
     def _change_terms(self, event: AccountOpened | AccountClosed, headers: Headers) -> list[Output]:
-        self._check_home(event.account, headers)
-        if not domain.changes_terms(self._accounts.get(event.account), event):
-            return []
-        domain.apply_terms(self._account(event.account), event)
-        return [self._event(event.account, event, headers)]
+        account = self._account(event.account)
+        terms.apply_terms(account, event)
+        return self._account_outputs(event, account, headers)
+
+    def _account_outputs(
+        self, event: AccountOpened | AccountClosed, account: Account, headers: Headers
+    ) -> list[Output]:
+        key, value = event.account.encode(), encode_terms(terms.terms_of(account))
+        followed = Output(LEDGER_ACCOUNTS, self._partition, key, value, headers)
+        return [self._event(event.account, event, headers), followed]
 
     def _book(self, booking: Booking, headers: Headers) -> list[Output]:
         self._apply(booking.posting)
@@ -183,7 +233,7 @@ class LedgerHandler:
         """Return the account, to be changed in place; a new one if it has no state yet."""
         account = self._accounts.edit(name)
         if account is None:
-            account = Account(overdraft_minor=None) if domain.is_house(name) else Account()
+            account = Account(overdraft_minor=None) if terms.is_house(name) else Account()
             self._accounts.put(name, account)
         return account
 
@@ -216,4 +266,4 @@ class LedgerHandler:
 
 
 def _copy(account: Account) -> Account:
-    return Account(account.balances.copy(), account.overdraft_minor, account.closed)
+    return Account(account.balances.copy(), account.overdraft_minor, account.closed, account.owner, account.version)

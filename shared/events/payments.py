@@ -175,14 +175,15 @@ def encode_accepted(instruction: Instruction, received_at_ms: int, submitted_by:
         submitted_by: left out if None.
     """
     value = encode_instruction(instruction)
+    end = b"}" if submitted_by is None else _end(submitted_by)
     if 0 <= received_at_ms < _TIME_END_MS:
-        value = b'%b,"received_at_ms":%d}' % (value[:-1], received_at_ms)
-    return value if submitted_by is None else b'%b,"submitted_by":%b}' % (value[:-1], _encoded(submitted_by))
+        return b'%b,"received_at_ms":%d%b' % (value[:-1], received_at_ms, end)
+    return value[:-1] + end
 
 
 @lru_cache(maxsize=4096)
-def _encoded(submitted_by: SubmittedBy) -> bytes:
-    return msgspec.json.encode(submitted_by)
+def _end(submitted_by: SubmittedBy) -> bytes:
+    return b',"submitted_by":%b}' % msgspec.json.encode(submitted_by)
 
 
 def decode_accepted(value: bytes) -> tuple[Accepted, Extra]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from deploy.checkers.pricing import price as checked
 from services.ledger.domain import Booking, House, check_balanced, decide_transfer
 from services.transform.domain import ReferenceData, convert_minor, divide_half_even, fee_minor, price
+from shared.events.clients import OPERATOR
 from shared.events.payments import MAX_AMOUNT_MINOR, Payment
 from shared.events.postings import Account
 from shared.events.reference import MINOR_DIGITS, Fee, Rate
@@ -45,7 +46,7 @@ def test_a_fee_is_within_its_bounds(amount_minor: int, fee: Fee) -> None:
 def test_a_priced_payment_can_be_booked(payment: Payment, fee: Fee, rate: str | None) -> None:
     pair = f"{payment.currency}/{payment.credit_currency}"
     reference = ReferenceData({payment.currency: fee}, {} if rate is None else {pair: Rate(rate)})
-    transfer = price(payment, reference, "1993-01-01")
+    transfer = price(payment, reference, "1993-01-01", OPERATOR)
     decided = decide_transfer(House.of(0), Account(overdraft_minor=None), transfer)
     assert isinstance(decided, Booking) == (transfer.decline is None)
     if isinstance(decided, Booking):

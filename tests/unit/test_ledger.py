@@ -3,6 +3,7 @@
 import pytest
 
 from shared.events.catalogue import LEDGER_TRANSFERS
+from shared.events.clients import OPERATOR
 from shared.events.postings import OF_INSTALLATION, Account, Decline, Entry, NotifiedBy, Posting
 from shared.events.transfers import (
     AccountClosed,
@@ -29,6 +30,7 @@ def test_a_debit_leg_books_into_transit_and_requests_a_credit_leg(ledger: Ledger
         fee_minor=35,
         reference="rent",
         notified_by=BY_NONE,
+        submitted_by=OPERATOR,
     )
     [leg] = ledger.waiting
     assert (leg.topic, leg.partition, leg.key) == (LEDGER_TRANSFERS, Q, CREDITOR.encode())
@@ -56,7 +58,7 @@ def test_a_credit_leg_books_out_of_transit(ledger: Ledger) -> None:
 
 def test_a_payment_within_one_partition_has_two_legs_too() -> None:
     ledger = Ledger()
-    ledger.send(Transfer("p-1", "cash@1", "loans@1", 5, "EUR", 5, "EUR", DAY))
+    ledger.send(Transfer("p-1", "cash@1", "loans@1", 5, "EUR", 5, "EUR", DAY, submitted_by=OPERATOR))
     ledger.drain()
     legs = [event.leg for _, event in ledger.events if isinstance(event, Posting)]
     assert legs == ["debit", "credit"]
@@ -98,7 +100,7 @@ def test_cover_counts_amount_and_fee(
 
 def test_cover_counts_each_currency_alone(ledger: Ledger) -> None:
     ledger.send(AccountOpened(DEBTOR, 0))
-    ledger.send(Transfer("c", "cash@0", DEBTOR, 5000, "USD", 5000, "USD", DAY))
+    ledger.send(Transfer("c", "cash@0", DEBTOR, 5000, "USD", 5000, "USD", DAY, submitted_by=OPERATOR))
     ledger.drain()
     assert declined(ledger.send(transfer())) == "insufficient_funds"
 
@@ -106,7 +108,7 @@ def test_cover_counts_each_currency_alone(ledger: Ledger) -> None:
 def test_an_account_never_opened_is_open_without_overdraft() -> None:
     ledger = Ledger()
     assert declined(ledger.send(transfer())) == "insufficient_funds"
-    ledger.send(Transfer("c", "cash@0", DEBTOR, 1000, "EUR", 1000, "EUR", DAY))
+    ledger.send(Transfer("c", "cash@0", DEBTOR, 1000, "EUR", 1000, "EUR", DAY, submitted_by=OPERATOR))
     ledger.drain()
     assert declined(ledger.send(transfer("p-2"))) is None
     assert ledger.balance(DEBTOR) == 0
@@ -114,13 +116,15 @@ def test_an_account_never_opened_is_open_without_overdraft() -> None:
 
 def test_a_decline_books_nothing_and_requests_no_credit_leg() -> None:
     ledger = Ledger()
-    assert ledger.send(transfer()) == [Decline("p-1", DEBTOR, "insufficient_funds", DAY, notified_by=BY_NONE)]
+    assert ledger.send(transfer()) == [
+        Decline("p-1", DEBTOR, "insufficient_funds", DAY, notified_by=BY_NONE, submitted_by=OPERATOR)
+    ]
     assert (ledger.balances(), list(ledger.waiting), ledger.changelogs[P]) == ({}, [], [])
 
 
 @pytest.mark.parametrize("reason", ["no_rate", "amount_vanishes", "amount_too_large"])
 def test_a_payment_that_transform_could_not_price_is_declined(ledger: Ledger, reason: str) -> None:
-    unpriced = Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", 0, "USD", DAY, decline=reason)
+    unpriced = Transfer("p-1", DEBTOR, CREDITOR, 1000, "EUR", 0, "USD", DAY, decline=reason, submitted_by=OPERATOR)
     assert declined(ledger.send(unpriced)) == reason
 
 
@@ -154,13 +158,17 @@ def test_a_reversal_is_done_once(ledger: Ledger) -> None:
     ledger.send(transfer())
     ledger.send(reversal())
     assert ledger.send(reversal("r-2")) == [
-        Decline("r-2", DEBTOR, "already_reversed", "1993-01-02", reversal=True, notified_by=BY_NONE)
+        Decline(
+            "r-2", DEBTOR, "already_reversed", "1993-01-02", reversal=True, notified_by=BY_NONE, submitted_by=OPERATOR
+        )
     ]
 
 
 @pytest.mark.parametrize("reverses", ["unknown", "r-1", "declined"])
 def test_only_a_booked_payment_can_be_reversed(ledger: Ledger, reverses: str) -> None:
-    ledger.send(Transfer("declined", DEBTOR, CREDITOR, 1, "EUR", 0, "USD", DAY, decline="no_rate"))
+    ledger.send(
+        Transfer("declined", DEBTOR, CREDITOR, 1, "EUR", 0, "USD", DAY, decline="no_rate", submitted_by=OPERATOR)
+    )
     ledger.send(transfer())
     ledger.send(reversal())
     assert declined(ledger.send(reversal("r-2", reverses))) == "original_not_found"
@@ -168,7 +176,7 @@ def test_only_a_booked_payment_can_be_reversed(ledger: Ledger, reverses: str) ->
 
 def test_another_debtors_payment_cannot_be_reversed(ledger: Ledger) -> None:
     ledger.send(transfer())
-    foreign = TransferReversal("r-1", CREDITOR, "p-1", DAY)
+    foreign = TransferReversal("r-1", CREDITOR, "p-1", DAY, submitted_by=OPERATOR)
     assert declined(ledger.send(foreign)) == "original_not_found"
 
 
@@ -184,7 +192,7 @@ def test_a_payment_outside_the_window_cannot_be_reversed() -> None:
 def test_a_reversal_may_overdraw_the_creditor(ledger: Ledger) -> None:
     ledger.send(transfer())
     ledger.drain()
-    ledger.send(Transfer("out", CREDITOR, "cash@0", 1000, "EUR", 1000, "EUR", DAY))
+    ledger.send(Transfer("out", CREDITOR, "cash@0", 1000, "EUR", 1000, "EUR", DAY, submitted_by=OPERATOR))
     ledger.send(reversal())
     ledger.drain()
     assert ledger.balance(CREDITOR) == -1000
@@ -215,18 +223,18 @@ def test_an_identity_that_ingest_forgot_means_the_younger_payment(ledger: Ledger
 def test_terms_that_change_nothing_make_no_event() -> None:
     ledger = Ledger()
     opened, closed = AccountOpened(DEBTOR, 500), AccountClosed(DEBTOR)
-    assert ledger.send(opened) == [opened]
+    assert ledger.send(opened) == [AccountOpened(DEBTOR, 500, version=1)]
     assert ledger.send(opened) == []
-    assert ledger.send(AccountOpened(DEBTOR, None)) == [AccountOpened(DEBTOR, None)]
-    assert ledger.send(closed) == [closed]
+    assert ledger.send(AccountOpened(DEBTOR, None)) == [AccountOpened(DEBTOR, None, version=2)]
+    assert ledger.send(closed) == [AccountClosed(DEBTOR, 3)]
     assert ledger.send(closed) == []
-    assert ledger.send(opened) == [opened]
-    assert ledger.handlers[P].accounts.get(DEBTOR) == Account({}, 500)
+    assert ledger.send(opened) == [AccountOpened(DEBTOR, 500, version=4)]
+    assert ledger.handlers[P].accounts.get(DEBTOR) == Account({}, 500, version=4)
 
 
 def test_terms_do_not_change_balances() -> None:
     ledger = Ledger()
-    ledger.send(Transfer("c", "cash@0", DEBTOR, 1000, "EUR", 1000, "EUR", DAY))
+    ledger.send(Transfer("c", "cash@0", DEBTOR, 1000, "EUR", 1000, "EUR", DAY, submitted_by=OPERATOR))
     ledger.drain()
     ledger.send(AccountClosed(DEBTOR))
-    assert ledger.handlers[P].accounts.get(DEBTOR) == Account({"EUR": 1000}, 0, closed=True)
+    assert ledger.handlers[P].accounts.get(DEBTOR) == Account({"EUR": 1000}, 0, closed=True, version=1)

@@ -9,6 +9,7 @@ from services.ledger.domain import requests_for
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.clients import OPERATOR
 from shared.events.effects import (
     EVERY_ACCOUNT,
     EffectKind,
@@ -145,8 +146,11 @@ def test_a_duplicate_subscription_requests_one_effect() -> None:
 
 
 def outputs(handler: LedgerHandler, transfer: TransferRecord, offset: int = 1, **more: Any) -> list[Output]:
-    """Return the ledger's outputs for one transfer."""
-    headers = (("origin", ORIGIN),)
+    """Return the ledger's outputs for one transfer of the operator, or for one of its commands."""
+    command = isinstance(transfer, AccountOpened | AccountClosed)
+    headers = () if command else (("origin", ORIGIN),)
+    if isinstance(transfer, Transfer | TransferReversal):
+        transfer = msgspec.structs.replace(transfer, submitted_by=OPERATOR)
     partition = more.get("partition", P)
     return handler.process(Record(LEDGER_TRANSFERS, partition, offset, 0, b"", encode_transfer(transfer), headers))
 

@@ -8,7 +8,8 @@ import pytest
 from services.ledger.repair import LedgerRepair, PostedBooks
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
-from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_ACCOUNTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.codec import InternalInputError
 from shared.events.effects import EffectRequest, Subscription, Subscriptions, decode_request
 from shared.events.headers import ORIGIN
@@ -24,6 +25,7 @@ from shared.events.postings import (
     encode_account,
 )
 from shared.events.transfers import (
+    AccountClosed,
     AccountOpened,
     CreditLeg,
     TransferRecord,
@@ -38,7 +40,8 @@ WINDOW = 100
 
 
 def at(offset: int, event: TransferRecord) -> Record:
-    headers = ((ORIGIN, b"payments.raw:%d:%d" % (P, offset)),)
+    command = isinstance(event, AccountOpened | AccountClosed) and not getattr(event, "command_id", "")
+    headers = () if command else ((ORIGIN, b"payments.raw:%d:%d" % (P, offset)),)
     return Record(LEDGER_TRANSFERS, P, offset, 0, b"key", encode_transfer(event), headers)
 
 
@@ -212,6 +215,70 @@ def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:
         mender.mend(INPUT[1], None, leg)
     with pytest.raises(InternalInputError, match="does not follow"):
         mender.mend(INPUT[3], None, leg)
+
+
+ALPHA = SubmittedBy("alpha", "0123456789abcdef")
+COMMANDS: list[TransferRecord] = [
+    AccountOpened(DEBTOR, 0, "alpha", 0, "o-1", None, "1993-01-01", ALPHA),
+    AccountOpened(DEBTOR, 0, "alpha", 0, "o-2", 0, "1993-01-01", ALPHA),  # stale
+    AccountOpened(DEBTOR, 500, "alpha"),
+    AccountOpened(DEBTOR, 500, "alpha", 0, "o-3", 2, "1993-01-01", OPERATOR),  # changes nothing
+    AccountClosed(DEBTOR),
+]
+
+
+@pytest.mark.parametrize("lost", range(len(COMMANDS)))
+@pytest.mark.parametrize("posted", [False, True])
+def test_a_lost_account_event_or_its_record_of_ledger_accounts_is_written_as_it_was(lost: int, *, posted: bool) -> None:
+    """The last command of an account, so far, lost its event, or only the record that follows from it."""
+    commands = [at(offset, event) for offset, event in enumerate(COMMANDS[: lost + 1])]
+    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
+    made = processed(whole, commands)
+    books = PostedBooks(P)
+    for offset in range(lost + posted):
+        books.take(decode_ledger_event(posting_of(made[offset]).value or b""))
+    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
+    mender.correct()
+    event = decode_ledger_event(posting_of(made[lost]).value or b"") if posted else None
+    assert mender.mend(commands[lost], event, None) == made[lost]
+    mender.store.commit()
+    assert mender.accounts.get(DEBTOR) == whole.accounts.get(DEBTOR)
+
+
+def test_a_superseded_record_of_ledger_accounts_is_not_written_again() -> None:
+    """Behind the newer one, it would take its place."""
+    commands = [at(offset, event) for offset, event in enumerate(COMMANDS)]
+    made = processed(LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION), commands)
+    books, events = PostedBooks(P), [decode_ledger_event(posting_of(one).value or b"") for one in made.values()]
+    for event in events:
+        books.take(event)
+    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
+    mender.correct()
+    again = [mender.mend(command, event, None) for command, event in zip(commands, events, strict=True)]
+    written = [[output.topic for output in outputs] for outputs in again]
+    assert written == [[LEDGER_POSTINGS]] * 4 + [[LEDGER_POSTINGS, LEDGER_ACCOUNTS]]
+
+
+def test_the_account_of_another_owner_is_debited_again_where_it_was() -> None:
+    """It was the client's when its credit leg was written."""
+    paid = at(1, transfer(submitted_by=ALPHA))
+    opened = at(0, AccountOpened(DEBTOR, None, "alpha"))
+    made = processed(LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION), [opened, paid])
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION)
+    mender.correct()
+    assert mender.mend(paid, None, decoded(leg_of(made[1]))) == made[1]
+
+
+@pytest.mark.parametrize("raw_from", [0, 1, 2])
+def test_a_repair_knows_from_where_on_ownership_is_enforced(raw_from: int) -> None:
+    paid = at(1, msgspec.structs.replace(transfer(), debtor=f"cash@{P}", submitted_by=None))
+    mender = LedgerRepair(
+        P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION, raw_from=raw_from
+    )
+    mender.correct()
+    event = decode_ledger_event(posting_of(mender.mend(paid, None, None)).value or b"")
+    assert isinstance(event, Posting if raw_from == 2 else Decline)
+    assert event.submitted_by == (OPERATOR if raw_from == 2 else None)
 
 
 def test_state_without_a_posting_is_reverted() -> None:

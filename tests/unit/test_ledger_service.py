@@ -5,7 +5,8 @@ import pytest
 from services.ledger.domain import UnbalancedPostingError, check_balanced
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Record
-from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.clients import OPERATOR
 from shared.events.codec import InternalInputError
 from shared.events.postings import Entry
 from shared.events.transfers import (
@@ -25,16 +26,16 @@ def record(event: bytes | None, partition: int = P, headers: tuple[tuple[str, by
     return Record(LEDGER_TRANSFERS, partition, 7, 0, b"key", event, headers)
 
 
-@pytest.mark.parametrize("origin", [None, b"payments.raw:0:1"])
-def test_an_operators_command_is_its_own_origin(origin: bytes | None) -> None:
-    headers = () if origin is None else (("origin", origin),)
-    value = encode_transfer(AccountOpened(DEBTOR, 1))
-    [output] = LedgerHandler(P, 1, {}, partitions=PARTITIONS, installation=INSTALLATION).process(
-        record(value, headers=headers)
-    )
+@pytest.mark.parametrize("command", [AccountOpened(DEBTOR, 1), AccountClosed(DEBTOR)])
+def test_an_operators_command_is_its_own_origin(command: AccountOpened | AccountClosed) -> None:
+    handler = LedgerHandler(P, 1, {}, partitions=PARTITIONS, installation=INSTALLATION)
+    outputs = handler.process(record(encode_transfer(command)))
     own = b"ledger.transfers:%d:7" % P
-    assert (output.topic, output.key) == (LEDGER_POSTINGS, DEBTOR.encode())
-    assert output.headers == (("origin", origin or own), ("source", own))
+    assert [(output.topic, output.key) for output in outputs] == [
+        (LEDGER_POSTINGS, DEBTOR.encode()),
+        (LEDGER_ACCOUNTS, DEBTOR.encode()),
+    ]
+    assert {output.headers for output in outputs} == {(("origin", own), ("source", own))}
 
 
 def test_both_outputs_of_a_debit_name_their_source() -> None:
@@ -63,6 +64,7 @@ ORIGIN = (("origin", b"payments.raw:0:1"),)
         record(encode_transfer(reversal()), Q, ORIGIN),
         record(encode_transfer(AccountOpened(CREDITOR, 0))),
         record(encode_transfer(AccountClosed(CREDITOR))),
+        record(encode_transfer(AccountClosed(DEBTOR)), headers=ORIGIN),
     ],
 )
 def test_a_record_that_no_service_writes_is_a_defect(bad: Record) -> None:
@@ -87,7 +89,7 @@ def test_an_unbalanced_posting_is_a_defect(entries: list[Entry]) -> None:
 
 def test_a_transfer_that_does_not_add_up_is_not_booked() -> None:
     handler = LedgerHandler(0, 1, {}, partitions=PARTITIONS, installation=INSTALLATION)
-    broken = Transfer("p", "cash@0", CREDITOR, 1000, "EUR", 999, "EUR", DAY)
+    broken = Transfer("p", "cash@0", CREDITOR, 1000, "EUR", 999, "EUR", DAY, submitted_by=OPERATOR)
     with pytest.raises(UnbalancedPostingError):
         handler.process(record(encode_transfer(broken), 0, ORIGIN))
     assert handler.accounts.get("cash@0") is None

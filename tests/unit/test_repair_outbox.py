@@ -35,7 +35,7 @@ RECORD = Record(EFFECTS_REQUESTS, 2, 7, NOW_MS, REQUEST.account.encode(), encode
 @pytest.fixture
 def mender() -> Mender:
     evidence = Evidence("127.0.0.1:1", "outbox", [], PARTITIONS)
-    reference = Reference(ReferenceData({}, {}), History(decode_subscriptions), INSTALLATION)
+    reference = Reference(ReferenceData({}, {}), History(decode_subscriptions), INSTALLATION, (0,) * PARTITIONS)
     made = mender_of("outbox", 2, Sizes(1, 1, PARTITIONS), reference, evidence, NOW_MS)
     made.store.restore(TRUST_PREFIX + b"redis", encode_trust(Trust("an incarnation", True)))
     return made

@@ -78,7 +78,7 @@ class Scope:
 
 
 async def no_reference(_: object) -> Reference:
-    return Reference(ReferenceData({}, {}), History(decode_subscriptions), INSTALLATION)
+    return Reference(ReferenceData({}, {}), History(decode_subscriptions), INSTALLATION, (0,))
 
 
 async def repaired(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Report:
