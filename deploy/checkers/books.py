@@ -225,7 +225,8 @@ class Books:
             known = self._owners.get(account)
             if known is None:
                 if terms.version:
-                    self._findings.add(Kind.OWNER_DIFFERS, LEDGER_ACCOUNTS, f"{account} is missing")
+                    where = f"{LEDGER_ACCOUNTS}:{home(account, self._partitions)}"
+                    self._findings.add(Kind.OWNER_DIFFERS, where, f"{account} is missing")
             elif known[0] != terms:
                 detail = f"{account} has {_shown(known[0])}; its events say {_shown(terms)}"
                 self._findings.add(Kind.OWNER_DIFFERS, named(LEDGER_ACCOUNTS, known[1]), detail)

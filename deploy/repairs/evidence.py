@@ -14,7 +14,7 @@ from services.ledger.repair import PostedBooks
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.headers import SOURCE, Coordinates, header
-from shared.events.postings import decode_ledger_event
+from shared.events.postings import decode_ledger_event, decode_terms
 from shared.events.transfers import decode_transfer
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import KafkaUnavailableError
@@ -75,7 +75,9 @@ class Evidence:
             if topic == self._input:
                 self._take_input(record, books)
             if topic == catalogue.LEDGER_POSTINGS:
-                books.take(decode_ledger_event(record.value or b""))
+                books.take(decode_ledger_event(record.value or b""), record.headers)
+            elif topic == catalogue.LEDGER_ACCOUNTS:
+                books.followed[(record.key or b"").decode()] = decode_terms(record.value or b"")
             source = self._wanted.get(header(record.headers, SOURCE) or b"")
             if source is not None:
                 self.outputs[source].append(record)

@@ -35,7 +35,7 @@ from shared.events.effects import (
     encode_trust,
 )
 from shared.events.headers import DETAIL, REASON, REPAIR, SOURCE, Coordinates, header
-from shared.events.postings import decode_ledger_event, decode_terms
+from shared.events.postings import decode_ledger_event
 from shared.events.transfers import CreditLeg, decode_transfer
 from shared.kafka.admin.groups import Described, Groups
 from shared.kafka.client.access import access
@@ -71,6 +71,9 @@ class Mender(Protocol):
         Raises InternalInputError if what exists does not follow from the record.
         """
 
+    def follow(self) -> list[Output]:
+        """Return the records that follow from the state, and are missing; each has its source in its headers."""
+
 
 class _Plain:
     """A service with one output for each input record."""
@@ -88,6 +91,9 @@ class _Plain:
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
         outputs = self._handler.process(record)  # the state may lack the record as well
         return [] if existing else outputs
+
+    def follow(self) -> list[Output]:
+        return []
 
 
 class _Ledger:
@@ -112,6 +118,9 @@ class _Ledger:
             leg if isinstance(leg, CreditLeg) else None,
             [one for one in asked if isinstance(one, EffectRequest)],
         )
+
+    def follow(self) -> list[Output]:
+        return self._handler.follow()
 
 
 class _Outbox:
@@ -139,6 +148,9 @@ class _Outbox:
             self._trust.put(name, msgspec.structs.replace(trust, told=False))
         job = job_of(record, lambda _: False, self._now_ms, doubtful=True)
         return outputs_of(Done(job, self._result(request, existing)), record.partition)
+
+    def follow(self) -> list[Output]:
+        return []
 
     def _result(self, request: EffectRequest, existing: list[Record]) -> EffectResult:
         for record in existing:
@@ -191,6 +203,8 @@ class Mended(NamedTuple):
 def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:
     """Make the missing outputs of some input records, in their order; records without any are left out.
 
+    Then come records that follow from the state, and are missing.
+
     Raises InternalInputError if an input record's outputs do not follow from it.
     """
     made = []
@@ -203,13 +217,12 @@ def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) ->
         missing = [output for output in mender.mend(record, existing) if _name(output) not in known]
         if missing:
             made.append(Mended(at, missing))
-    return made
+    following = mender.follow()
+    return made + [Mended(Coordinates.decode(header(one.headers, SOURCE) or b""), [one]) for one in following]
 
 
 def _name(output: Output | Record) -> tuple[str, str]:
     """The key that distinguishes the outputs of one input record."""
-    if output.topic == catalogue.LEDGER_ACCOUNTS:
-        return output.topic, str(decode_terms(output.value or b"").version)
     if output.topic != catalogue.EFFECTS_REQUESTS:
         return output.topic, ""
     return output.topic, decode_request(output.value or b"").effect_id

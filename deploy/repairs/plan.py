@@ -11,7 +11,7 @@ import msgspec
 
 from deploy.checkers.audit import INPUTS
 from deploy.checkers.verdict import Kind, Violation
-from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
+from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_BALANCES, LEDGER_POSTINGS
 from shared.events.headers import Coordinates
 
 SERVICES: Final = tuple(INPUTS)  # in the order in which records pass
@@ -19,8 +19,8 @@ SERVICES: Final = tuple(INPUTS)  # in the order in which records pass
 _SERVICE_OF: Final = {topic: service for service, topic in INPUTS.items()}
 _OF_PARTS: Final = {Kind.TORN_CREDIT_LEG, Kind.TORN_CHANGELOG, Kind.EFFECT_FAILED_SILENTLY}
 """A record exists that others were written with. Its source lacks the others."""
-_OF_STATE: Final = {Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER}
-"""The state is not the fold of the postings."""
+_OF_STATE: Final = {Kind.BALANCE_DIFFERS, Kind.TERMS_DIFFER, Kind.OWNER_DIFFERS}
+"""The state, or ledger.accounts, is not the fold of the postings."""
 _FOLLOWING: Final = {
     Kind.NO_OUTCOME,
     Kind.LOST,
@@ -38,6 +38,8 @@ _FOLLOWING: Final = {
     Kind.WRONG_DEBIT,
     Kind.WRONG_DECLINE,
     Kind.WRONG_RECEIVER,
+    Kind.WRONG_ACCOUNT_EVENT,
+    Kind.UNAUTHORISED,
 }
 """Violations that a missing record can cause."""
 _HARMLESS_TO_THE_FOLD: Final = {
@@ -47,6 +49,8 @@ _HARMLESS_TO_THE_FOLD: Final = {
     Kind.WRONG_DEBIT,
     Kind.WRONG_DECLINE,
     Kind.WRONG_RECEIVER,
+    Kind.WRONG_ACCOUNT_EVENT,
+    Kind.UNAUTHORISED,
     Kind.WRONG_REFERENCE,
     Kind.NEEDLESS_ACCOUNT_EVENT,
 }
@@ -117,7 +121,7 @@ def _home(found: Violation, sources: Mapping[str, Coordinates]) -> Coordinates |
     if found.kind in _OF_PARTS:
         at = sources.get(found.where)
         return at if at is not None and at.topic in _SERVICE_OF else None
-    if found.kind in _OF_STATE and found.where.startswith(f"{LEDGER_BALANCES}:"):
+    if found.kind in _OF_STATE and found.where.startswith((f"{LEDGER_BALANCES}:", f"{LEDGER_ACCOUNTS}:")):
         partition = int(found.where.split(":")[1])
         return Coordinates(INPUTS["ledger"], partition, -1)
     return None

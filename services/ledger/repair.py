@@ -12,12 +12,22 @@ from services.ledger import domain, terms
 from services.ledger.domain import Booking, House, Original
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
-from shared.events.catalogue import LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
+from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
 from shared.events.clients import OWNER_UNNAMED
 from shared.events.codec import InternalInputError
 from shared.events.effects import EVERY_ACCOUNT, EffectRequest, Subscriptions, effect_id
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, lineage
-from shared.events.postings import DEBIT, OF_INSTALLATION, OF_ORIGIN, Account, Decline, LedgerEvent, Posting
+from shared.events.postings import (
+    DEBIT,
+    OF_INSTALLATION,
+    OF_ORIGIN,
+    Account,
+    AccountTerms,
+    Decline,
+    LedgerEvent,
+    Posting,
+    decode_ledger_event,
+)
 from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
@@ -37,6 +47,8 @@ class PostedBooks:
         accounts: by name, house accounts included.
         wanted: payments whose postings are kept in `originals`; add them before the postings are taken.
         reversed: the payments of `wanted` that a posted reversal reverses.
+        changed_by: headers of each account's last account event.
+        followed: the last records of ledger.accounts, by account.
     """
 
     def __init__(self, partition: int) -> None:
@@ -45,6 +57,8 @@ class PostedBooks:
         self.wanted: set[PaymentName] = set()
         self.originals: dict[PaymentName, Posting] = {}
         self.reversed: set[PaymentName] = set()
+        self.changed_by: dict[str, Headers] = {}
+        self.followed: dict[str, AccountTerms] = {}
 
     def want(self, event: object) -> None:
         """Keep the payment that a missing transfer or reversal refers to."""
@@ -53,12 +67,13 @@ class PostedBooks:
         elif isinstance(event, TransferReversal):
             self.wanted.add((event.debtor, event.reverses))
 
-    def take(self, event: LedgerEvent) -> None:
-        """Fold one event, in the partition's order."""
+    def take(self, event: LedgerEvent, headers: Headers = ()) -> None:
+        """Fold one event, in the partition's order; its headers are needed of account events."""
         if isinstance(event, Decline):
             return
         if not isinstance(event, Posting):
             terms.apply_terms(self._account(event.account), event)
+            self.changed_by[event.account] = headers
             return
         for entry in event.entries:
             domain.apply(self._account(entry.account), entry)
@@ -171,17 +186,31 @@ class LedgerRepair(LedgerHandler):
     def _mend_account(
         self, event: AccountOpened | AccountClosed, posted: LedgerEvent | None, record: Record, headers: Headers
     ) -> list[Output]:
-        """Return an account event with its record of ledger.accounts, unless a later one took that record's place."""
+        """Return what an account event's record lacks in ledger.postings and effects.requests."""
         self._effect_ids = OF_INSTALLATION
-        if posted is None:
-            return self.process(record)
         if isinstance(posted, Decline):
             return self._outputs(event.account, posted, headers)
-        if isinstance(posted, Posting):
-            raise InternalInputError(f"{event.account} was opened or closed by a posting")
-        account = self._books.accounts[posted.account]
-        outputs = self._account_outputs(posted, account, headers)
-        return outputs if posted.version == account.version else outputs[:1]
+        if posted is not None:
+            return []
+        outputs = [output for output in self.process(record) if output.topic != LEDGER_ACCOUNTS]
+        if isinstance(decode_ledger_event(outputs[0].value or b"") if outputs else None, AccountOpened | AccountClosed):
+            self._books.changed_by[event.account] = headers
+        return outputs
+
+    def follow(self) -> list[Output]:
+        """Return the records that ledger.accounts lacks: of the accounts whose last one is missing or not theirs.
+
+        An older record is not written again: it would take the place of the newer one.
+        """
+        outputs = []
+        for name, headers in self._books.changed_by.items():
+            account = self.accounts.get(name)
+            if account is None or not account.version or self._books.followed.get(name) == terms.terms_of(account):
+                continue
+            self._books.followed[name] = terms.terms_of(account)
+            links = tuple((key, value) for key, value in headers if key in {ORIGIN, SOURCE})
+            outputs.append(self._followed(name, account, links))
+        return outputs
 
     def _outputs(self, account: str, event: Posting | Decline, headers: Headers) -> list[Output]:
         named = event.notified_by

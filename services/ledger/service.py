@@ -204,14 +204,12 @@ class LedgerHandler:
     def _change_terms(self, event: AccountOpened | AccountClosed, headers: Headers) -> list[Output]:
         account = self._account(event.account)
         terms.apply_terms(account, event)
-        return self._account_outputs(event, account, headers)
+        return [self._event(event.account, event, headers), self._followed(event.account, account, headers)]
 
-    def _account_outputs(
-        self, event: AccountOpened | AccountClosed, account: Account, headers: Headers
-    ) -> list[Output]:
-        key, value = event.account.encode(), encode_terms(terms.terms_of(account))
-        followed = Output(LEDGER_ACCOUNTS, self._partition, key, value, headers)
-        return [self._event(event.account, event, headers), followed]
+    def _followed(self, name: str, account: Account, headers: Headers) -> Output:
+        """Return the record of ledger.accounts."""
+        value = encode_terms(terms.terms_of(account))
+        return Output(LEDGER_ACCOUNTS, self._partition, name.encode(), value, headers)
 
     def _book(self, booking: Booking, headers: Headers) -> list[Output]:
         self._apply(booking.posting)

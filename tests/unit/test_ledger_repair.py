@@ -22,6 +22,7 @@ from shared.events.postings import (
     NotifiedBy,
     Posting,
     decode_ledger_event,
+    decode_terms,
     encode_account,
 )
 from shared.events.transfers import (
@@ -227,36 +228,65 @@ COMMANDS: list[TransferRecord] = [
 ]
 
 
+def mender_after(made: dict[int, list[Output]], *, lost: int | None = None, followed: int = 0) -> LedgerRepair:
+    """A mender that finds the events of all commands but a lost one, and the first records of ledger.accounts."""
+    books = PostedBooks(P)
+    for offset, outputs in made.items():
+        if offset != lost:
+            books.take(decode_ledger_event(posting_of(outputs).value or b""), outputs[0].headers)
+    for output in [one for outputs in made.values() for one in outputs if one.topic == LEDGER_ACCOUNTS][:followed]:
+        books.followed[(output.key or b"").decode()] = decode_terms(output.value or b"")
+    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
+    mender.correct()
+    return mender
+
+
 @pytest.mark.parametrize("lost", range(len(COMMANDS)))
-@pytest.mark.parametrize("posted", [False, True])
-def test_a_lost_account_event_or_its_record_of_ledger_accounts_is_written_as_it_was(lost: int, *, posted: bool) -> None:
-    """The last command of an account, so far, lost its event, or only the record that follows from it."""
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_lost_account_event_is_written_as_it_was(lost: int, *, follows: bool) -> None:
+    """The last one of its account, and perhaps its record of ledger.accounts too."""
     commands = [at(offset, event) for offset, event in enumerate(COMMANDS[: lost + 1])]
     whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
     made = processed(whole, commands)
-    books = PostedBooks(P)
-    for offset in range(lost + posted):
-        books.take(decode_ledger_event(posting_of(made[offset]).value or b""))
-    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
-    mender.correct()
-    event = decode_ledger_event(posting_of(made[lost]).value or b"") if posted else None
-    assert mender.mend(commands[lost], event, None) == made[lost]
+    written = [one for outputs in made.values() for one in outputs if one.topic == LEDGER_ACCOUNTS]
+    mender = mender_after(made, lost=lost, followed=len(written) - (not follows))
+    again = mender.mend(commands[lost], None, None)
+    assert again == [posting_of(made[lost])]
+    missing = not follows and lost != 3  # the one before says the same as number 3
+    assert mender.follow() == (written[-1:] if missing else [])
     mender.store.commit()
     assert mender.accounts.get(DEBTOR) == whole.accounts.get(DEBTOR)
 
 
-def test_a_superseded_record_of_ledger_accounts_is_not_written_again() -> None:
-    """Behind the newer one, it would take its place."""
+@pytest.mark.parametrize("followed", [0, 1, 3])
+def test_ledger_accounts_gets_the_last_record_of_an_account_again_and_no_older_one(followed: int) -> None:
+    """An older one would take the place of the newer one."""
     commands = [at(offset, event) for offset, event in enumerate(COMMANDS)]
     made = processed(LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION), commands)
-    books, events = PostedBooks(P), [decode_ledger_event(posting_of(one).value or b"") for one in made.values()]
-    for event in events:
-        books.take(event)
+    mender = mender_after(made, followed=followed)
+    for command, outputs in zip(commands, made.values(), strict=True):
+        event = decode_ledger_event(posting_of(outputs).value or b"")
+        assert mender.mend(command, event, None) == ([posting_of(outputs)] if isinstance(event, Decline) else [])
+    assert mender.follow() == made[4][1:]
+    assert mender.follow() == []
+
+
+def test_a_record_of_ledger_accounts_that_is_ahead_of_the_events_waits_for_its_event() -> None:
+    made = processed(
+        LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION),
+        [at(offset, event) for offset, event in enumerate(COMMANDS[:3])],
+    )
+    mender = mender_after(made, lost=2, followed=2)
+    mender.mend(at(2, COMMANDS[2]), None, None)
+    assert mender.follow() == []
+
+
+def test_accounts_of_former_versions_are_not_in_ledger_accounts() -> None:
+    books = PostedBooks(P)
+    books.take(AccountOpened(DEBTOR, 500))
     mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
     mender.correct()
-    again = [mender.mend(command, event, None) for command, event in zip(commands, events, strict=True)]
-    written = [[output.topic for output in outputs] for outputs in again]
-    assert written == [[LEDGER_POSTINGS]] * 4 + [[LEDGER_POSTINGS, LEDGER_ACCOUNTS]]
+    assert mender.follow() == []
 
 
 def test_the_account_of_another_owner_is_debited_again_where_it_was() -> None:

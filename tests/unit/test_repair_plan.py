@@ -58,6 +58,8 @@ def test_a_balance_that_is_not_its_fold_is_a_scope_without_input() -> None:
     violations = [
         found(Kind.BALANCE_DIFFERS, "ledger.balances:2:7"),
         found(Kind.TERMS_DIFFER, "ledger.balances:2"),
+        found(Kind.OWNER_DIFFERS, "ledger.accounts:2"),
+        found(Kind.OWNER_DIFFERS, "ledger.accounts:2:9"),
         found(Kind.DRIFT, "ledger.balances"),
     ]
     assert plan(violations, {}) == ([Gap("ledger", 2, ())], [])
@@ -68,7 +70,8 @@ def test_a_posting_that_lacks_requests_is_mended_from_its_source() -> None:
 
 
 def test_decisions_that_a_missing_posting_makes_wrong_do_not_keep_it_from_being_repaired() -> None:
-    following = [found(Kind.WRONG_DEBIT, "ledger.postings:1:8"), found(Kind.WRONG_DECLINE, "ledger.postings:1:9")]
+    kinds = Kind.WRONG_DEBIT, Kind.WRONG_DECLINE, Kind.UNAUTHORISED, Kind.WRONG_ACCOUNT_EVENT
+    following = [found(kind, f"ledger.postings:1:{offset}") for offset, kind in enumerate(kinds, 8)]
     assert plan([found(Kind.SKIPPED, "ledger.transfers:1:4"), *following], {}) == ([Gap("ledger", 1, (4,))], [])
 
 
