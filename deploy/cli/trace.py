@@ -11,8 +11,20 @@ from shared.kafka.client.access import Access
 from shared.kafka.lineage.trace import Hop, Transaction, Way
 from shared.kafka.lineage.trace import trace as find
 
-_WIDTH_CHARS = 160
-_COLUMNS = ("ms", "what", "topic", "partition", "offset", "key", "producer", "transaction", "marker", "marker ms")
+_WIDTH_CHARS = 190
+_COLUMNS = (
+    "ms",
+    "what",
+    "topic",
+    "partition",
+    "offset",
+    "key",
+    "client",
+    "producer",
+    "transaction",
+    "marker",
+    "marker ms",
+)
 _NUMBERS = ("ms", "partition", "offset", "marker ms")
 _STYLES = {
     Transaction.COMMITTED: "green",
@@ -30,9 +42,10 @@ _STYLES = {
 def trace(payment_id: str, debtor: str | None, brokers: Access) -> None:
     """Show a payment's way through every topic.
 
-    Every raw record with this PAYMENT_ID is followed by its origin: partition, offset, producer id and epoch, what
-    became of the transaction, and times since the raw record. Aborted attempts are shown as well, and what was asked
-    for and done outside. A record whose source occurs a second time is shown as a repeat, which receivers ignore.
+    Every raw record with this PAYMENT_ID is followed by its origin: partition, offset, client and key id, producer id
+    and epoch, what became of the transaction, and times since the raw record. Aborted attempts are shown as well, and
+    what was asked for and done outside. A record whose source occurs a second time is shown as a repeat, which
+    receivers ignore.
 
     Exit code 0 when it was found, 3 when there is no such payment.
     """
@@ -60,6 +73,7 @@ def _cells(hop: Hop, first_ms: int) -> list[str | Text]:
         str(hop.partition),
         str(hop.offset),
         Text("" if hop.key is None else hop.key),
+        Text(":".join(part for part in (hop.client, hop.key_id) if part)),
         f"{hop.producer_id}/{hop.producer_epoch}",
         Text(hop.transaction, _STYLES[hop.transaction]),
         "" if hop.marker_offset is None else str(hop.marker_offset),

@@ -22,10 +22,10 @@ DEBTOR, CREDITOR = "alice", "dora"
 HOME, AWAY = partition_for(DEBTOR), partition_for(CREDITOR)
 
 
-async def send_raw(brokers: str, payment_id: str, **fields: object) -> Coordinates:
+async def send_raw(brokers: str, payment_id: str, headers: Headers = (), **fields: object) -> Coordinates:
     value = {"schema_version": 2, "type": "payment", "payment_id": payment_id, "debtor": DEBTOR, **fields}
     async with IdempotentWriter(brokers) as writer:
-        at = await writer.send(RAW, HOME, DEBTOR.encode(), msgspec.json.encode(value))
+        at = await writer.send(RAW, HOME, DEBTOR.encode(), msgspec.json.encode(value), headers)
     return Coordinates(RAW, HOME, at.offset)
 
 

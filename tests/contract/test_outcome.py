@@ -5,9 +5,11 @@ import uuid
 import pytest
 
 from shared.events import catalogue
-from shared.events.headers import DETAIL, REASON, Coordinates, Headers
+from shared.events.clients import SubmittedBy, encode_submitted_by
+from shared.events.headers import DETAIL, REASON, SUBMITTED_BY, Coordinates, Headers
 from shared.events.payments import Repeat, encode_repeat
 from shared.events.postings import CREDIT, DEBIT, Decline
+from shared.events.transfers import AccountOpened
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.lineage.outcome import RecordNotFoundError, State, outcome
 from tests.contract.steps import ACCEPTED, AWAY, DEBTOR, HOME, POSTINGS, RAW, Pipeline, event, posting, send_raw
@@ -61,6 +63,28 @@ async def test_outcomes_that_end_early_say_why(brokers: str, pipeline: Pipeline)
         (State.DEAD_LETTERED, "same_account", "name two accounts"),
         (State.DECLINED, "insufficient_funds", None),
     ]
+
+
+async def test_an_opening_is_completed_by_its_account_event_and_names_its_client(
+    brokers: str, pipeline: Pipeline
+) -> None:
+    by = SubmittedBy("acme", "0123456789abcdef")
+    headers: Headers = ((SUBMITTED_BY, encode_submitted_by(by)),)
+    opened = await send_raw(brokers, "opened", headers, type="account_opening")
+    declined = await send_raw(brokers, "stale", headers, type="account_opening")
+    await pipeline.write(ACCEPTED, b"{}", opened)
+    assert await state_of(brokers, opened) is State.ACCEPTED
+    await pipeline.write(POSTINGS, event(AccountOpened(DEBTOR, 0, "acme", 1)), opened)
+    await pipeline.write(ACCEPTED, b"{}", declined)
+    await pipeline.write(
+        POSTINGS, event(Decline("stale", DEBTOR, "stale_version", "2026-11-02", opening=True)), declined
+    )
+    found = [await outcome(brokers, raw.partition, raw.offset, deadline_s=20) for raw in (opened, declined)]
+    assert [(one.state, one.reason, one.submitted_by) for one in found] == [
+        (State.COMPLETED, None, by),
+        (State.DECLINED, "stale_version", by),
+    ]
+    assert (await outcome(brokers, *(await send_raw(brokers, "nobody"))[1:], deadline_s=20)).submitted_by is None
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(HOME, 1_000_000), (HOME, -1), (17, 0)])

@@ -6,10 +6,12 @@ import pytest
 
 from shared.eos.records import Record
 from shared.events import catalogue
+from shared.events.clients import SubmittedBy
+from shared.events.headers import SUBMITTED_BY, Headers
 from shared.kafka.client.batches import Batch, CorruptBatchError, Marker, by_fate, decode
 from shared.kafka.client.errors import RecordTooLargeError, classify, error_name, is_retriable
 from shared.kafka.client.plain_producer import refuse_oversize
-from shared.kafka.lineage.trace import _names, describe
+from shared.kafka.lineage.trace import _names, describe, submitted_by
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 
@@ -167,6 +169,12 @@ def test_an_oversize_record_is_refused_by_the_topics_own_limit() -> None:
         (catalogue.LEDGER_TRANSFERS, b'{"type":"credit_leg"}', "credit leg"),
         (catalogue.LEDGER_POSTINGS, b'{"type":"posting","leg":"debit"}', "debit posting"),
         (catalogue.LEDGER_POSTINGS, b'{"type":"decline","reason":"no_rate"}', "decline: no_rate"),
+        (catalogue.LEDGER_POSTINGS, b'{"type":"account_opened","account":"a"}', "account opened"),
+        (
+            catalogue.LEDGER_POSTINGS,
+            b'{"type":"decline","reason":"stale_version","opening":true}',
+            "decline: stale_version",
+        ),
         (catalogue.EFFECTS_REQUESTS, b'{"type":"effect","kind":"decline_notice"}', "decline notice asked for"),
         (catalogue.EFFECTS_REQUESTS, b'{"type":"resolution","action":"confirm"}', "decision: confirm"),
         (catalogue.EFFECTS_RESULTS, b'{"state":"in_doubt","request":{"kind":"receipt"}}', "effect in doubt"),
@@ -175,6 +183,28 @@ def test_an_oversize_record_is_refused_by_the_topics_own_limit() -> None:
 )
 def test_describe_says_what_a_record_is(topic: str, value: bytes, what: str) -> None:
     assert describe(Record(topic, 0, 0, 0, None, value, (("reason", b"not_utf8"),))) == what
+
+
+BY = SubmittedBy("acme", "0123456789abcdef")
+IN_VALUE = b'{"type":"transfer","submitted_by":["acme","0123456789abcdef",false]}'
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "headers", "expected"),
+    [
+        (catalogue.PAYMENTS_RAW, b"\xff", ((SUBMITTED_BY, b"acme:0123456789abcdef"),), BY),
+        (catalogue.PAYMENTS_RAW, IN_VALUE, (), None),
+        (catalogue.PAYMENTS_RAW, b"{}", ((SUBMITTED_BY, b"acme"),), None),
+        (catalogue.LEDGER_TRANSFERS, IN_VALUE, ((SUBMITTED_BY, b"other:"),), BY),
+        (catalogue.LEDGER_POSTINGS, b"{}", (), None),
+        (catalogue.LEDGER_POSTINGS, b"\xff", (), None),
+        (catalogue.EFFECTS_REQUESTS, IN_VALUE, (), None),
+    ],
+)
+def test_a_record_names_who_submitted_it(
+    topic: str, value: bytes, headers: Headers, expected: SubmittedBy | None
+) -> None:
+    assert submitted_by(Record(topic, 0, 0, 0, None, value, headers)) == expected
 
 
 def test_a_raw_record_nested_too_deeply_has_no_payment_id() -> None:

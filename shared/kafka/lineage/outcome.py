@@ -20,11 +20,12 @@ from shared.events.catalogue import (
     PAYMENTS_DEDUPLICATED,
     PAYMENTS_RAW,
 )
+from shared.events.clients import SubmittedBy, decode_submitted_by
 from shared.events.codec import decoder
-from shared.events.headers import DETAIL, ORIGIN, REASON, Coordinates, header
+from shared.events.headers import DETAIL, ORIGIN, REASON, SUBMITTED_BY, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.events.payments import Repeat
-from shared.events.postings import CREDIT, DEBIT, Decline, LedgerEvent, Posting, decode_ledger_event
+from shared.events.postings import CREDIT, DEBIT, Decline, Posting, decode_ledger_event
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import LATEST, Cluster, Target
@@ -59,10 +60,11 @@ FINAL = frozenset({State.DEDUPLICATED, State.DEAD_LETTERED, State.DECLINED, Stat
 class Outcome(NamedTuple):
     """The outcome of a raw record."""
 
-    state: State  # posted means debited, completed means credited as well
+    state: State  # posted means debited, completed means credited as well, or an account opened
     at: Coordinates  # coordinates of the record that shows it
     reason: str | None = None  # why it was declined or dead-lettered
     detail: str | None = None  # of a dead letter, what to change; of a repeat, the first payment's coordinates
+    submitted_by: SubmittedBy | None = None  # by the raw record's header; None if it is missing or malformed
 
 
 async def outcome(
@@ -90,7 +92,8 @@ async def outcome(
                 raise RecordNotFoundError(f"no record at {raw}")
             if not is_meant(record):
                 raise RecordNotFoundError(f"another record at {raw}")
-            return await _follow(cluster, raw, record.timestamp_ms, partitions)
+            by = decode_submitted_by(header(record.headers, SUBMITTED_BY))
+            return (await _follow(cluster, raw, record.timestamp_ms, partitions))._replace(submitted_by=by)
     except TimeoutError as error:
         raise unavailable(bootstrap_servers, f"the state was not found out within {deadline_s} s") from error
 
@@ -102,15 +105,17 @@ async def _follow(cluster: Cluster, raw: Coordinates, raw_ms: int, partitions: i
         return Outcome(State.RECEIVED, raw)
     if found.topic != PAYMENTS_ACCEPTED:
         return _refused(found)
-    debit = await _find(cluster, [(LEDGER_POSTINGS, raw.partition)], raw, raw_ms, _is_debit_or_decline)
-    if debit is None:
+    decided = await _find(cluster, [(LEDGER_POSTINGS, raw.partition)], raw, raw_ms, _is_decision)
+    if decided is None:
         return Outcome(State.ACCEPTED, _at(found))
-    event = decode_ledger_event(debit.value or b"")
+    event = decode_ledger_event(decided.value or b"")
+    if isinstance(event, Decline):
+        return Outcome(State.DECLINED, _at(decided), event.reason)
     if not isinstance(event, Posting):
-        return Outcome(State.DECLINED, _at(debit), event.reason if isinstance(event, Decline) else None)
+        return Outcome(State.COMPLETED, _at(decided))
     creditor = LEDGER_POSTINGS, partition_for(event.creditor, partitions)
     credit = await _find(cluster, [creditor], raw, raw_ms, _is_credit)
-    return Outcome(State.POSTED, _at(debit)) if credit is None else Outcome(State.COMPLETED, _at(credit))
+    return Outcome(State.POSTED, _at(decided)) if credit is None else Outcome(State.COMPLETED, _at(credit))
 
 
 def _refused(found: Record) -> Outcome:
@@ -143,17 +148,15 @@ async def _find(
     return None
 
 
-def _leg(event: LedgerEvent) -> str | None:
-    return event.leg if isinstance(event, Posting) else None
-
-
-def _is_debit_or_decline(record: Record) -> bool:
+def _is_decision(record: Record) -> bool:
+    """Whether a posting is a debit, a decline or an account event: the ledger writes one for each accepted record."""
     event = decode_ledger_event(record.value or b"")
-    return isinstance(event, Decline) or _leg(event) == DEBIT
+    return not isinstance(event, Posting) or event.leg == DEBIT
 
 
 def _is_credit(record: Record) -> bool:
-    return _leg(decode_ledger_event(record.value or b"")) == CREDIT
+    event = decode_ledger_event(record.value or b"")
+    return isinstance(event, Posting) and event.leg == CREDIT
 
 
 def _at(record: Record) -> Coordinates:

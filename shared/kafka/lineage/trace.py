@@ -9,7 +9,7 @@ from a service.
 from collections import defaultdict
 from contextlib import aclosing
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,9 @@ from shared.events.catalogue import (
     PAYMENTS_DEDUPLICATED,
     PAYMENTS_RAW,
 )
+from shared.events.clients import SubmittedBy, decode_submitted_by
 from shared.events.codec import decoder
-from shared.events.headers import ORIGIN, REASON, REPAIR, SOURCE, Coordinates, header
+from shared.events.headers import ORIGIN, REASON, REPAIR, SOURCE, SUBMITTED_BY, Coordinates, header
 from shared.events.partitions import partition_for
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import Batch, Marker, Page, pages
@@ -64,6 +65,8 @@ class Hop(msgspec.Struct, frozen=True):
 
     Attributes:
         repeat: whether a committed record before it on its partition has the same source. Receivers ignore a repeat.
+        client, key_id: who submitted it: of the raw record as its header says, of the ledger's records for whom it
+            counts. None where the record names nobody; the key's id is empty where none was needed.
     """
 
     what: str  # kind of record: raw, accepted, transfer, debit posting and so on
@@ -79,6 +82,8 @@ class Hop(msgspec.Struct, frozen=True):
     marker_timestamp_ms: int | None = None  # likewise, since 1970 UTC
     source: str | None = None  # the record that this one was made from, None for the raw one
     repeat: bool = False
+    client: str | None = None
+    key_id: str | None = None
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -274,8 +279,29 @@ def _describe_effect(kind: _Kind) -> str:
     return f"decision: {kind.action}" if kind.action else f"{kind.kind.replace('_', ' ')} asked for"
 
 
+class _Submitted(msgspec.Struct):
+    submitted_by: SubmittedBy | None = None
+
+
+_decode_submitted = decoder(_Submitted)
+_NAMING: Final = frozenset({PAYMENTS_ACCEPTED, LEDGER_TRANSFERS, LEDGER_POSTINGS})
+"""Topics whose records name the client in their value."""
+
+
+def submitted_by(record: Record) -> SubmittedBy | None:
+    """Return who submitted what a record is made from, by the record alone."""
+    if record.topic == PAYMENTS_RAW:
+        return decode_submitted_by(header(record.headers, SUBMITTED_BY))
+    if record.topic not in _NAMING:
+        return None
+    try:
+        return _decode_submitted(record.value or b"{}").submitted_by
+    except msgspec.DecodeError:
+        return None
+
+
 def _hop(batch: Batch, record: Record) -> Hop:
-    source = header(record.headers, SOURCE)
+    source, by = header(record.headers, SOURCE), submitted_by(record)
     return Hop(
         describe(record),
         record.topic,
@@ -287,6 +313,8 @@ def _hop(batch: Batch, record: Record) -> Hop:
         batch.producer_epoch,
         Transaction.OPEN if batch.is_transactional else Transaction.NONE,
         source=None if source is None else source.decode(),
+        client=None if by is None else by.client,
+        key_id=None if by is None else by.key_id,
     )
 
 
