@@ -31,6 +31,8 @@ _VARIABLES: Final = {"$service": ".*"}
 """Values of a dashboard's variables when all are chosen."""
 
 THRESHOLD: Final = "once:threshold:"
+MARGINS: Final = {"once:threshold:api_key_expiry_seconds"}
+"""Thresholds below which their alert fires."""
 STATES: Final = {  # the only good value is 0
     "ServiceDown",
     "TransactionWithoutCoordinator",

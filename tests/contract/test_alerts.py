@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import queries
-from tests.queries import RULES, STATES, THRESHOLD, Group, Rule, promtool
+from tests.queries import MARGINS, RULES, STATES, THRESHOLD, Group, Rule, promtool
 from tests.tiers import full
 
 PROMTOOL_TESTS = RULES.parent / "tests"
@@ -93,7 +93,8 @@ def test_another_threshold_is_noticed(tmp_path: Path, factor: float, *, expected
         if not rule.name.startswith(THRESHOLD):
             return {}
         value = float(rule.query.removeprefix("vector(").removesuffix(")"))
-        return {"expr": f"vector({value * factor if value else factor - 1})"}
+        stricter = 1 / factor if rule.name in MARGINS else factor
+        return {"expr": f"vector({value * stricter if value else factor - 1})"}
 
     found = broken(tmp_path, change)
     compared = {name for name in ALERTS if name not in STATES}

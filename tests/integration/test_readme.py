@@ -114,9 +114,10 @@ def run(directory: Path, words: list[str]) -> str:
 
 
 def addresses(directory: Path) -> dict[str, str]:
-    """Return the addresses in `once status` by their names on the page."""
+    """Return the addresses in `once status`, and the key of the client local, by their names on the page."""
     status = json.loads(run(directory, [ONCE, "status", "--json"]))
-    return {f"${part['name'].upper()}": part["endpoint"] for part in status["components"]}
+    found = {f"${part['name'].upper()}": part["endpoint"] for part in status["components"]}
+    return found | {"$(cat .once/data/local.key)": Path(status["local_key_file"]).read_text()}
 
 
 async def booked(directory: Path, payment_id: str) -> list[str]:
@@ -158,6 +159,17 @@ def check_curl(directory: Path, words: list[str], answer: str) -> None:
     assert asyncio.run(booked(directory, payment["payment_id"])) == ["credit", "debit"]
 
 
+def check_clients(directory: Path, words: list[str], answer: str) -> None:
+    """Check that the client gets a key, and that it and the client local are recorded."""
+    expected = {
+        "add": ("key     once_", "key id"),
+        "keys": ("accounts:write,payments:write,read",),
+        "log": ("client_added", "shop", "key_used", "local"),
+        "revoke": ("revoked",),
+    }
+    contains(*expected[words[2]])(directory, words, answer)
+
+
 def check_txn(directory: Path, words: list[str], answer: str) -> None:
     """Check that the ledger's transactions are listed, or all steps of one traced."""
     expected = "all ten steps were seen" if words[2] == "trace" else "ledger-0"
@@ -186,7 +198,7 @@ CHECKS: dict[str, Callable[[Path, list[str], str], None]] = {
     "curl": check_curl,
     "txn": check_txn,
     "drill": contains("A2", "lost-acknowledgement"),
-    "keys": contains("key   once_", "line  shop:"),
+    "clients": check_clients,
     "reconcile": contains("records in", "CZK", "verdict: clean"),
     "sql": contains("P-1", "-1250", "balance_minor"),
     "down": check_down,

@@ -30,7 +30,7 @@ from deploy.drills.alerts.pipeline import (
 )
 from deploy.drills.alerts.reconciliation import Outcome
 from deploy.drills.alerts.rules import ThresholdLeftOut
-from deploy.drills.alerts.services import Restarting
+from deploy.drills.alerts.services import ExpiringKey, Restarting
 from deploy.drills.alerts.transactions import (
     HangingTransaction,
     RefusedMarker,
@@ -163,6 +163,12 @@ ALERTS: Final = (
         "transform is killed three times, each time as soon as it is seen to run again.",
         partial(Restarting, "transform"),
         {"job": "transform", "instance": "transform-0"},
+    ),
+    AlertFault(
+        "ApiKeyExpires",
+        "A client gets a key that expires in an hour.",
+        ExpiringKey,
+        {"job": "gateway", "instance": "gateway-0"},
     ),
     AlertFault(
         "ServiceDown",
