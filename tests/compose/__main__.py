@@ -25,6 +25,8 @@ from tests.compose.document import BUILT, PROFILES, ROOT, SERVICES, of_profile
 from tests.compose.engine import Interrupted, OwnEngine, VerifyError, engine_for, remove, say
 from tests.compose.load import ACCOUNTS, VICTIMS, Sent, check_renewed, load_under_faults, renew, shown
 
+CLIENT: Final = "compose-verify"
+"""The gateway's client that sends the payments, and owns the accounts."""
 DIRECTORY: Final = ROOT / ".once" / "compose-verify"
 SHORT_LIVED: Final = {"BROKER_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 """The optimising compiler pays off in hours; brokers that live for minutes would only compete with it for cores."""
@@ -159,12 +161,12 @@ def verdict_of(text: str) -> dict[str, Any]:
 def prepare(engine: Engine) -> str:
     """Open the accounts, subscribe to receipts, and create a client's key; returns the key."""
     say(f"opening {len(ACCOUNTS)} accounts")
-    lines = [f"once accounts open {account} --unlimited" for account in ACCOUNTS]
+    lines = [f"once accounts open {account} --unlimited --owner {CLIENT}" for account in ACCOUNTS]
     lines.append("once subscriptions set '*' --receipt file:receipts")
     script = " && ".join(lines)
     words = ("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint", "sh", "operator", "-c", script)
     engine.compose(*words, deadline_s=300)
-    output = engine.compose("run", "--rm", "--no-TTY", "credentials", "--client", "compose-verify")
+    output = engine.compose("run", "--rm", "--no-TTY", "credentials", "--client", CLIENT)
     (key,) = [line.rpartition(" ")[2] for line in output.splitlines() if line.startswith("key of ")]
     return key
 

@@ -48,6 +48,7 @@ ONLY_IN_TROUBLE: Final = {
     FAILED + '{job=~".*"}': "TransactionsAborting",
     FAILED + f'{{error!~"{OTHER_ALERTS}"}}': "TransactionsAborting",
     "job_instance_partition:once_restore_begun_seconds:min": "RestoreSlow",
+    "once_api_key_expires_timestamp_seconds": "ApiKeyExpires",
     "once_reconcile_at_risk_minor_units": "ReconciliationNotClean",
 }
 """Series that no fault of this run makes, and the alert whose drill does, or which registry.NOT_MADE names."""
@@ -97,7 +98,9 @@ def post(site: Site, value: bytes) -> int:
     """Post a payment to the gateway; returns the status."""
     connection = http.client.HTTPConnection(urlsplit(site.component("gateway").endpoint).netloc, timeout=10)
     try:
-        connection.request("POST", "/payments", value, {"Content-Type": "application/json"})
+        key = site.stack.client_files.local_key.read_text()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        connection.request("POST", "/payments", value, headers)
         return connection.getresponse().status
     finally:
         connection.close()
