@@ -17,11 +17,9 @@ def keys() -> None:
 @click.argument("client", type=client_name)
 @json_option()
 def new(client: str) -> None:
-    """Make a key for CLIENT.
+    """Print a key for CLIENT and its line, for a file of keys that another program maintains.
 
-    The key is shown this once and kept nowhere: give it to the client. The line goes into the file that
-    ONCE_GATEWAY_API_KEYS_FILE names; the gateway takes it within seconds. To change a key, add the new line, wait
-    until the client sends the new key, and take the old line out.
+    `once clients` maintains the file itself, and records its changes.
     """
     key = client_key()
     line = key_of(client, key).line

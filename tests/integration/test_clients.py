@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka.cluster import LocalKafka
-from shared.events.catalogue import TOPICS
+from shared.eos.records import Record
+from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_RAW, TOPICS
+from shared.events.headers import SUBMITTED_BY, header
+from shared.events.transfers import AccountOpened, decode_transfer
+from shared.http.keys import key_of
 from shared.kafka.admin.topics import ensure_topics
+from shared.kafka.client.reader import read_topics, stable_offsets
 from tests.commands import once
 from tests.harness import eventually
 from tests.integration.test_gateway import Client, Gateway
+from tests.integration.test_verify import BANK_FILE
 from tests.partitions import PARTITIONS
 from tests.payments import payments
 from tests.proof import send_raw
@@ -139,6 +145,38 @@ async def test_a_client_is_not_added_where_it_cannot_be_recorded(operator: Opera
     done = await asyncio.to_thread(once, "clients", "revoke", "shop", "--file", operator.file, *nowhere)
     assert (done.exit_code, "revoked, but not recorded" in done.output) == (1, True)
     assert [client["client"] for client in (await asyncio.to_thread(operator.run, "list"))["clients"]] == ["kiosk"]
+
+
+def loaded(kafka: LocalKafka, file: Path, *words: object) -> tuple[set[bytes | None], set[str]]:
+    """Load a file; return the header of its payments, and the owners of the accounts that were opened for it."""
+    starts = asyncio.run(stable_offsets(kafka.bootstrap_servers, [PAYMENTS_RAW, LEDGER_TRANSFERS]))
+    done = once("load", file, *words, "--bootstrap-servers", kafka.bootstrap_servers, "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    names: set[bytes | None] = set()
+    owners: set[str] = set()
+
+    def take(topic: str, _partition: int, records: list[Record]) -> None:
+        for record in records:
+            if topic == PAYMENTS_RAW:
+                names.add(header(record.headers, SUBMITTED_BY))
+            else:
+                event = decode_transfer(record.value or b"")
+                assert isinstance(event, AccountOpened)
+                owners.add(event.owner)
+
+    asyncio.run(read_topics(kafka.bootstrap_servers, [PAYMENTS_RAW, LEDGER_TRANSFERS], take, start=starts))
+    return names, owners
+
+
+def test_a_file_is_loaded_for_a_client(kafka: LocalKafka, tmp_path: Path) -> None:
+    bank, lines, key = tmp_path / "bank.csv", tmp_path / "lines.jsonl", tmp_path / "shop.key"
+    bank.write_text(BANK_FILE)
+    lines.write_bytes(b"\n".join(payments("loaded", 20)))
+    key.write_text("once_the-shops-key\n")
+    assert loaded(kafka, bank) == ({b"local::house"}, {"local"})
+    assert loaded(kafka, bank, "--client", "operator") == ({b"operator::house"}, {"operator"})
+    by_key = f"shop:{key_of('shop', 'once_the-shops-key').id}".encode()
+    assert loaded(kafka, lines, "--client", "shop", "--key-file", key) == ({by_key}, set())
 
 
 def test_ownership_is_enforced_once_from_the_end_of_what_was_paid(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,13 @@ from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.redis.server import LocalRedis
 from deploy.local.supervisor import state
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
-from shared.events.catalogue import PAYMENTS_RAW
-from shared.kafka.admin.topics import topic_config
+from shared.events.catalogue import PAYMENTS_RAW, TOPICS
+from shared.kafka.admin.installation import ownership
+from shared.kafka.admin.topics import ensure_topics, topic_config
 from tests.harness import wait_until
+from tests.partitions import PARTITIONS
+from tests.payments import payments
+from tests.proof import send_raw
 from tests.tiers import full
 
 PATIENT_S = 10.0  # a broker that takes over partitions answers late
@@ -261,3 +268,46 @@ def test_one_broker_is_enough_and_its_risk_is_stated(cli: Cli, monkeypatch: pyte
     refused = cli("up", "--services", "none", "--no-monitoring")
     assert refused.returncode == 1
     assert "ONCE_REPLICATION_FACTOR is 3: set it from 1 to the number of brokers" in refused.stderr
+
+
+def former_data(directory: Path, payments_before: int) -> None:
+    """Make the data of a stack from before clients owned accounts."""
+    kafka = LocalKafka(directory / "data" / "kafka", 1, heap_mb=256, log_directory=directory / "logs")
+    kafka.start()
+    try:
+        kafka.wait_ready(120)
+        asyncio.run(ensure_topics(kafka.access, PARTITIONS, 1, topics=TOPICS))
+        asyncio.run(send_raw(kafka.access, payments("before", payments_before)))
+    finally:
+        kafka.stop()
+
+
+def asked(up: dict[str, Any], key: str | None) -> int:
+    """Return the status of a request to the gateway for a payment that is not there."""
+    [endpoint] = [part["endpoint"] for part in up["components"] if part["name"] == "gateway"]
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{endpoint}/payments/none?partition=0&offset=9999", headers=headers)  # noqa: S310
+    with pytest.raises(urllib.error.HTTPError) as answer:
+        urllib.request.urlopen(request, timeout=30)  # noqa: S310 # loopback
+    return answer.value.code
+
+
+@full
+def test_a_stack_makes_the_client_local_and_enforces_ownership_over_data_from_before(cli: Cli) -> None:
+    former_data(cli.directory, 30)
+    words = ("--service", "gateway", "--no-monitoring", "--json")
+    keys = []
+    for _ in range(2):
+        begun = cli("up", *words)
+        assert begun.returncode == 0, begun.stderr
+        up = json.loads(begun.stdout)
+        file = Path(up["local_key_file"])
+        assert file.is_relative_to(cli.directory)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        keys.append(file.read_text())
+        assert [asked(up, key) for key in (None, "once_another", keys[0])] == [401, 401, 404]
+        assert str(file) in cli("status").stdout
+        found = asyncio.run(ownership(up["bootstrap_servers"]))
+        assert sum(found.raw_from) == 30
+        assert cli("down").returncode == 0
+    assert keys[0] == keys[1]

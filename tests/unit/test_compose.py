@@ -125,6 +125,8 @@ def test_services_are_set_as_in_a_secured_local_stack(spec: Any) -> None:
         "gateway": {
             "ONCE_GATEWAY_HOST": "0.0.0.0",  # noqa: S104 # likewise
             "ONCE_GATEWAY_RATE_PER_S": "${GATEWAY_RATE_PER_S:-1000}",
+            "ONCE_GATEWAY_HOSTS": "${GATEWAY_HOSTS:-}",
+            "ONCE_GATEWAY_VIEW_URL": f"http://{VIEW}:8090",
         },
         VIEW: {
             "ONCE_VIEW_HOST": "0.0.0.0",  # noqa: S104 # likewise

@@ -81,9 +81,12 @@ def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[in
     free = iter(ports)
     specs = [_spec(name, endpoints, free) for name in SERVICES if name in names]
     watched = ",".join(f"{spec.name}={LOOPBACK}:{spec.metrics_port}" for spec in specs if spec.name != VIEW)
-    for spec in specs:
-        if spec.name == VIEW:
-            spec.environment["ONCE_VIEW_WATCHED"] = watched
+    view = next((spec for spec in specs if spec.name == VIEW), None)
+    gateway = next((spec for spec in specs if spec.name == "gateway"), None)
+    if view is not None:
+        view.environment["ONCE_VIEW_WATCHED"] = watched
+    if view is not None and gateway is not None:
+        gateway.environment["ONCE_GATEWAY_VIEW_URL"] = view.endpoint
     return specs
 
 
