@@ -17,8 +17,10 @@ from deploy.local.ports import free_ports
 from deploy.local.supervisor import state
 from deploy.local.supervisor.component import DELAY_S_MAX, Backoff, may_restart
 from deploy.local.supervisor.topology import (
+    GATEWAY,
     OBSERVERS,
     SERVICES,
+    VIEW,
     Endpoints,
     UnknownServiceError,
     observer_specs,
@@ -137,6 +139,8 @@ def test_every_service_gets_ports_of_its_own() -> None:
     taken = [value for spec in specs for name, value in spec.environment.items() if name.endswith("_PORT")]
     assert [spec.name for spec in specs] == list(SERVICES)
     assert sorted(map(int, taken)) == given
+    [view], [gateway] = ([spec for spec in specs if spec.name == name] for name in (VIEW, GATEWAY))
+    assert gateway.environment["ONCE_GATEWAY_VIEW_URL"] == view.endpoint
     assert all(spec.environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9" for spec in specs)
 
 
