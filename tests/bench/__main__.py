@@ -31,6 +31,7 @@ from tests.bench.recovery import measure_recovery, measure_rest
 from tests.bench.spark import measure_spark
 from tests.bench.takeovers import measure_takeovers
 from tests.bench.view import measure_view
+from tests.bench.window import measure_window
 from tests.harness import Service, eventually
 from tests.partitions import PARTITIONS
 from tests.payments import payments, with_fields
@@ -176,6 +177,7 @@ async def measure_interfaces(directory: Path, viewed: int, http_s: float) -> dic
 @click.option("--reconciled", type=int, default=2_000_000, help="payments through Spark; 0 leaves it out")
 @click.option("--viewed", type=int, default=60_000, help="payments into the view; 0 leaves it out")
 @click.option("--http", "http_s", type=float, default=20, help="seconds of payments over HTTP; 0 leaves them out")
+@click.option("--window", type=int, default=100_000, help="identities remembered per partition; 0 leaves it out")
 @click.option("--takeovers", type=int, default=10, help="of each kind; 0 leaves them out")
 @click.option("--restarts", type=int, default=20, help="faults under load, of each kind; 0 leaves them out")
 @click.option("--rest/--no-rest", default=True, help="the processor at rest, of the brokers and of the stack")
@@ -186,6 +188,7 @@ def main(
     reconciled: int,
     viewed: int,
     http_s: float,
+    window: int,
     takeovers: int,
     restarts: int,
     rest: bool,
@@ -203,6 +206,8 @@ def main(
             result["at_rest_cores"] = measure_rest(directory / "rest")
         if viewed or http_s:
             result |= uvloop.run(measure_interfaces(directory / "interfaces", viewed, http_s))
+        if window:
+            result["window"] = uvloop.run(measure_window(directory / "window", window))
         if reconciled:
             result["spark"] = measure_spark(directory / "spark", reconciled)
     print(json.dumps(result, indent=2))
