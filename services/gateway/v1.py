@@ -17,6 +17,7 @@ from services.gateway.domain import Placement, Refusal, RefusedError
 from services.gateway.outcomes import LOOKUPS_MAX, WAIT_S_MAX
 from services.gateway.writing import SEND_AGAIN, RawWriter
 from shared.events.fields import is_account
+from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.events.postings import AccountTerms
 from shared.http.keys import Principal
 from shared.http.serving import Places, json_answer
@@ -159,6 +160,9 @@ class V1:
         payment_id, debtor = request.match_info["payment_id"], request.query.get("debtor", "")
         if not is_account(debtor, self._partitions):
             raise RefusedError(Refusal.PARAMETER_INVALID, "send ?debtor=, the account that the payment debits")
+        if len(payment_id) > MAX_PAYMENT_ID_CHARS or not payment_id.isprintable():
+            wanted = f"send 1 to {MAX_PAYMENT_ID_CHARS} printable characters in the path"
+            raise RefusedError(Refusal.PARAMETER_INVALID, f"that is not a payment_id: {wanted}")
         wait_s = _seconds(request.query.get("wait", "0"))
         authorisation.check_debit(principal, debtor, self._owners.owner_of(debtor))
         with self._lookups.one():

@@ -247,6 +247,8 @@ async def test_invalid_parameters_of_an_outcome_are_400(query: str) -> None:
     async with gateway() as site:
         status, problem, _ = await site.ask("GET", f"/v1/payments/p-1{query}")
         assert (status, problem["error"]) == (400, "parameter_invalid")
+        for payment_id in ("x" * 129, "%00"):
+            assert (await site.ask("GET", f"/v1/payments/{payment_id}?debtor=2378"))[0] == 400
         assert site.view.asked == []
 
 
