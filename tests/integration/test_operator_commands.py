@@ -85,6 +85,11 @@ class Operator:
         wait_until(is_final, f"{at} in a final state")
         return seen[-1]
 
+    def fate(self, at: tuple[int, int]) -> tuple[State, str | None]:
+        """Wait for the payment's final state; returns it with its reason."""
+        found = self.outcome(at)
+        return found.state, found.reason
+
     def debit(self, origin: tuple[int, int]) -> Posting:
         """Read the payment's debit posting."""
         wanted = Coordinates(PAYMENTS_RAW, *origin).encode()
@@ -249,10 +254,10 @@ def test_terms_fees_and_rates_apply(operator: Operator, priced: None, pipeline: 
     posting = operator.debit(paid)
     assert (posting.fee_minor, posting.rate) == (15, "6.5")
     above = operator.pay(payment("op-2", "op-payer", "op-payee", 200, "ISK"))
-    assert operator.outcome(above)[::2] == (State.DECLINED, "insufficient_funds")
+    assert operator.fate(above) == (State.DECLINED, "insufficient_funds")
     operator.run(accounts, "close", "op-payer")
     closed = operator.pay(payment("op-3", "op-payer", "op-payee", 1, "ISK"))
-    assert operator.outcome(closed)[::2] == (State.DECLINED, "debtor_closed")
+    assert operator.fate(closed) == (State.DECLINED, "debtor_closed")
 
 
 def test_a_dead_letter_is_listed_shown_corrected_and_accepted(
@@ -260,7 +265,7 @@ def test_a_dead_letter_is_listed_shown_corrected_and_accepted(
 ) -> None:
     bad = payment("op-dead", "cash@2", "op-payee", 0, "CZK")
     at = operator.pay(bad)
-    assert operator.outcome(at)[::2] == (State.DEAD_LETTERED, "amount_not_positive")
+    assert operator.fate(at) == (State.DEAD_LETTERED, "amount_not_positive")
     origin = f"{PAYMENTS_RAW}:{at[0]}:{at[1]}"
 
     listed = operator.json(dead_letters, "list", "--reason", "amount_not_positive")

@@ -14,8 +14,9 @@ from deploy.security.redis_users import OUTBOX
 from shared.kafka.client.access import Tls
 
 VIEW = "balances"
-SERVICES = ("gateway", "ingest", "transform", "ledger", "outbox", VIEW)
-HTTP_PORTS = {"gateway": "ONCE_GATEWAY_PORT", VIEW: "ONCE_VIEW_PORT"}
+GATEWAY = "gateway"
+SERVICES = (GATEWAY, "ingest", "transform", "ledger", "outbox", VIEW)
+HTTP_PORTS = {GATEWAY: "ONCE_GATEWAY_PORT", VIEW: "ONCE_VIEW_PORT"}
 """Services with an HTTP interface of their own, each with the variable of its port."""
 OBSERVERS = ("monitor",)
 """Services that process nothing: they ask the cluster and export what it answers. Started with monitoring only."""
@@ -82,7 +83,7 @@ def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[in
     specs = [_spec(name, endpoints, free) for name in SERVICES if name in names]
     watched = ",".join(f"{spec.name}={LOOPBACK}:{spec.metrics_port}" for spec in specs if spec.name != VIEW)
     view = next((spec for spec in specs if spec.name == VIEW), None)
-    gateway = next((spec for spec in specs if spec.name == "gateway"), None)
+    gateway = next((spec for spec in specs if spec.name == GATEWAY), None)
     if view is not None:
         view.environment["ONCE_VIEW_WATCHED"] = watched
     if view is not None and gateway is not None:
@@ -112,7 +113,7 @@ def connections(name: str, endpoints: Endpoints) -> dict[str, str]:
             "ONCE_WEBHOOK_ALLOWED_NETWORKS": LOOPBACK_NETWORK,  # receivers on the machine of a local stack
             **_redis_user(endpoints.redis_password_file),
         }
-    if name == "gateway":
+    if name == GATEWAY:
         environment["ONCE_GATEWAY_API_KEYS_FILE"] = str(endpoints.api_keys_file)
     if name == VIEW:
         environment["ONCE_VIEW_DATABASE"] = f"sqlite:///{endpoints.view_file}"
