@@ -94,12 +94,12 @@ class Outcomes:
 
 
 class Accounts:
-    """Owners in memory; every account without terms belongs to the operator, unless `unnamed` is another client."""
+    """Owners in memory; `unnamed` is that of every account without terms."""
 
-    def __init__(self) -> None:
+    def __init__(self, unnamed: str = OWNER_UNNAMED) -> None:
         self.opened: dict[str, AccountTerms] = {}
         self.pending: dict[str, str] = {}
-        self.unnamed = OWNER_UNNAMED
+        self.unnamed = unnamed
 
     def terms(self, account: str) -> AccountTerms | None:
         return self.opened.get(account)
@@ -163,9 +163,11 @@ async def gateway(
     body_bytes_max: int = BODY_BYTES_MAX,
     access: Access | None = None,
     idle_timeout_s: float = 75.0,
+    owner: str = OWNER_UNNAMED,
 ) -> AsyncIterator[Site]:
+    """A gateway to which every account without terms belongs to `owner`."""
     log = Log()
-    outcomes, owners, view = Outcomes(log), Accounts(), Decided()
+    outcomes, owners, view = Outcomes(log), Accounts(owner), Decided()
     made = Gateway(
         log,
         outcomes.find,

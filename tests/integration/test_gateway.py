@@ -53,9 +53,21 @@ class Client:
             async with self._session.post(
                 "/payments", data=value, headers={"Content-Type": "application/json"}
             ) as answer:
+                assert ("Retry-After" in answer.headers) == (answer.status == 503)
                 return answer.status, await answer.json() | {"location": answer.headers.get("Location")}
         except aiohttp.ClientError:
             return None
+
+    async def post_batch(self, values: list[bytes]) -> list[dict[str, Any]]:
+        """Post payments in a batch; return an answer for each. Every refusal for a while says when to send again."""
+        body = b'{"payments":[%b]}' % b",".join(values)
+        async with self._session.post(
+            "/v1/payments/batch", data=body, headers={"Content-Type": "application/json"}
+        ) as answer:
+            found = await answer.json()
+            items = found["payments"] if answer.status == 207 else [found] * len(values)
+            assert ("Retry-After" in answer.headers) == any(item["status"] == 503 for item in items)
+            return list(items)
 
     async def get(self, location: str) -> Answer:
         async with self._session.get(location) as answer:
@@ -160,6 +172,58 @@ async def test_silent_brokers_are_503(kafka: LocalKafka, gateway: Gateway) -> No
         await eventually(all_accepted, "all payments are accepted", 60)
         assert await assert_written(kafka, during, [again[value] for value in during]) == 50
     assert gateway.service.ready
+
+
+@pytest.mark.parametrize(
+    "gateway",
+    [{"GATEWAY_ACCEPT_TIMEOUT_S": str(ACCEPT_TIMEOUT_S), "GATEWAY_REQUESTS_IN_FLIGHT_MAX": "30"}],
+    indirect=True,
+)
+async def test_back_pressure_says_so_and_loses_nothing(kafka: LocalKafka, gateway: Gateway) -> None:
+    """Brokers stop under a load of payments, singly and in batches, beyond what may be under way."""
+    singles, batched = payments("gw-press", 1_000_000), payments("gw-press-batch", 1_000_000)
+    sent: list[bytes] = []
+    answers: list[Answer | None] = []
+    seen: set[str] = set()  # "accepted", or why not
+    ending = asyncio.Event()
+    async with gateway.client() as client:
+
+        async def keep_posting() -> None:
+            while not ending.is_set():
+                value = next(singles)
+                answer = await client.post(value)
+                assert answer is not None
+                note(value, answer)
+                if answer[0] == 503:
+                    await asyncio.sleep(0.05)
+
+        async def keep_posting_batches() -> None:
+            while not ending.is_set():
+                values = [next(batched) for _ in range(40)]
+                for value, item in zip(values, await client.post_batch(values), strict=True):
+                    note(value, (item["status"], item))
+
+        def note(value: bytes, answer: Answer) -> None:
+            assert answer[0] in {202, 503}
+            seen.add("accepted" if answer[0] == 202 else answer[1]["error"])
+            sent.append(value)
+            answers.append(answer)
+
+        async def saw(outcomes: set[str]) -> bool:
+            return outcomes <= seen
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(60):
+                tasks.create_task(keep_posting())
+            for _ in range(3):
+                tasks.create_task(keep_posting_batches())
+            await eventually(lambda: saw({"accepted"}), "payments are accepted")
+            with paused(kafka):
+                await eventually(lambda: saw({"kafka_unavailable", "busy"}), "payments are refused")
+            seen.clear()
+            await eventually(lambda: saw({"accepted"}), "payments are accepted again", 60)
+            ending.set()
+    assert await assert_written(kafka, sent, answers) > 100
 
 
 async def test_a_stop_completes_requests_in_flight(kafka: LocalKafka, gateway: Gateway) -> None:

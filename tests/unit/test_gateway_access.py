@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from services.gateway.access import Access, RateLimiter
 from services.gateway.audit import Audit
 from services.gateway.service import BODY_BYTES_LEAST, BODY_BYTES_MOST
+from shared.events.postings import AccountTerms
 from shared.http.keys import Keys, key_of
 from shared.http.serving import SERVER_LOG
 from shared.telemetry.logs import JsonFormatter
@@ -56,7 +57,7 @@ async def raw(site: Site, *parts: str) -> bytes:
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER "])
 async def test_a_client_with_a_key_is_admitted(scheme: str) -> None:
-    async with gateway(access=let_in(KEYS)) as site:
+    async with gateway(access=let_in(KEYS), owner="shop") as site:
         status, _, headers = await site.post(body({}), JSON | {"Authorization": f"{scheme} {KEY}"})
         assert status == 202
         status, _, _ = await site.ask("GET", headers["Location"], headers={"Authorization": f"{scheme} {KEY}"})
@@ -81,7 +82,7 @@ async def test_a_client_without_a_key_is_401_with_what_to_send(
     headers: dict[str, str], error: str, challenge: str, path: str
 ) -> None:
     before = sample("once_http_access_refused_total", reason=error)
-    async with gateway(access=let_in(KEYS)) as site:
+    async with gateway(access=let_in(KEYS), owner="shop") as site:
         method = "POST" if path == "/payments" else "GET"
         data = body({}) if method == "POST" else None
         status, answer, answered = await site.ask(method, path, data=data, headers=JSON | headers)
@@ -92,15 +93,15 @@ async def test_a_client_without_a_key_is_401_with_what_to_send(
 
 
 async def test_two_keys_in_one_request_are_refused() -> None:
-    async with gateway(access=let_in(KEYS)) as site:
+    async with gateway(access=let_in(KEYS), owner="shop") as site:
         twice = f"Authorization: Bearer {KEY}\r\n" * 2
-        answer = await raw(site, f"GET /payments/p HTTP/1.1\r\nHost: x\r\n{twice}Connection: close\r\n\r\n")
+        answer = await raw(site, f"GET /payments/p HTTP/1.1\r\nHost: localhost\r\n{twice}Connection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])
 async def test_the_documentation_needs_no_key(path: str) -> None:
-    async with gateway(access=let_in(KEYS)) as site:
+    async with gateway(access=let_in(KEYS), owner="shop") as site:
         assert (await site.ask("GET", path))[0] in {200, 302}
 
 
@@ -110,7 +111,7 @@ async def test_the_document_describes_keys() -> None:
         assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
         assert document["paths"]["/payments"]["post"]["security"] == [{"key": []}]
         page = (await site.ask("GET", "/docs"))[1].decode()
-        assert page.count("Authorization: Bearer $KEY") == 3
+        assert page.count("Authorization: Bearer $KEY") == 8
 
 
 class Clock:
@@ -125,7 +126,7 @@ class Clock:
 
 async def test_new_keys_replace_the_old_ones_at_once() -> None:
     access = Access(KEYS, RateLimiter(1.0, 1), Audit("0"), Clock(), time.time_ns)
-    async with gateway(access=access) as site:
+    async with gateway(access=access, owner="shop") as site:
         assert (await site.post(body({}), WITH_KEY))[0] == 202
         access.use(Keys([key_of("shop", "new")]))
         assert (await site.post(body({}), WITH_KEY))[0] == 401
@@ -136,12 +137,14 @@ async def test_new_keys_replace_the_old_ones_at_once() -> None:
 async def test_a_client_beyond_its_rate_is_429_and_admitted_after_retry_after() -> None:
     clock = Clock()
     before = sample("once_http_access_refused_total", reason="rate_exceeded")
-    async with gateway(access=Access(KEYS, RateLimiter(0.4, 2), Audit("0"), clock, time.time_ns)) as site:
+    async with gateway(access=Access(KEYS, RateLimiter(0.4, 2), Audit("0"), clock, time.time_ns), owner="shop") as site:
+        site.owners.opened["44"] = AccountTerms("kiosk", 1)
         assert [(await site.post(body({}), WITH_KEY))[0] for _ in range(2)] == [202, 202]
         status, answer, headers = await site.post(body({}), WITH_KEY)
         assert (status, answer["error"], headers["Retry-After"]) == (429, "rate_exceeded", "3")
         assert "after 3 s" in answer["detail"]
-        assert (await site.post(body({}), JSON | {"Authorization": "Bearer another"}))[0] == 202
+        kiosk = JSON | {"Authorization": "Bearer another"}
+        assert (await site.post(body({"debtor": "44"}), kiosk))[0] == 202
         clock.now_ns += 3_000_000_000
         assert (await site.post(body({}), WITH_KEY))[0] == 202
         assert len(site.log.records) == 4
@@ -167,7 +170,7 @@ async def test_a_bound_that_is_too_small_or_too_large_is_refused(bytes_max: int)
             pass
 
 
-@pytest.mark.parametrize("sent", ["", "P", "POST /payments HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+@pytest.mark.parametrize("sent", ["", "P", "POST /payments HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 async def test_a_client_that_stops_within_its_head_is_disconnected(sent: str) -> None:
     async with gateway(idle_timeout_s=0.3) as site:
         assert await raw(site, sent) == b""
@@ -199,15 +202,15 @@ async def test_a_client_that_sends_its_head_slowly_is_disconnected() -> None:
 
 async def test_an_idle_client_is_disconnected_after_an_answer() -> None:
     async with gateway(idle_timeout_s=0.3) as site:
-        answer = await raw(site, "GET /docs HTTP/1.1\r\nHost: x\r\n\r\n", "G")
+        answer = await raw(site, "GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n", "G")
         assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 MALFORMED = [
-    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization : Bearer {KEY}\r\n\r\n",
-    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\x00\r\n\r\n",
-    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}{'x' * 9000}\r\n\r\n",
-    f"GET /docs HTTP/1.1\r\nHost: x\r\nAuthorization Bearer {KEY}\r\n\r\n",
+    f"GET /docs HTTP/1.1\r\nHost: localhost\r\nAuthorization : Bearer {KEY}\r\n\r\n",
+    f"GET /docs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\x00\r\n\r\n",
+    f"GET /docs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}{'x' * 9000}\r\n\r\n",
+    f"GET /docs HTTP/1.1\r\nHost: localhost\r\nAuthorization Bearer {KEY}\r\n\r\n",
     f"Bearer {KEY}\r\n\r\n",
     f"GET /docs?key={KEY} HTTP/9.9\r\n\r\n",
 ]
@@ -216,7 +219,7 @@ MALFORMED = [
 @pytest.mark.parametrize("head", MALFORMED)
 async def test_a_malformed_head_is_400_counted_and_never_logged(head: str, logged: io.StringIO) -> None:
     before = sample("once_http_malformed_total")
-    async with gateway(access=let_in(KEYS)) as site:
+    async with gateway(access=let_in(KEYS), owner="shop") as site:
         assert (await raw(site, head)).split()[1] == b"400"
     assert sample("once_http_malformed_total") == before + 1
     assert KEY not in logged.getvalue()
@@ -224,7 +227,9 @@ async def test_a_malformed_head_is_400_counted_and_never_logged(head: str, logge
 
 
 async def test_no_key_is_ever_logged(logged: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with gateway(access=Access(KEYS, RateLimiter(0.01, 2), Audit("0"), time.monotonic_ns, time.time_ns)) as site:
+    async with gateway(
+        access=Access(KEYS, RateLimiter(0.01, 2), Audit("0"), time.monotonic_ns, time.time_ns), owner="shop"
+    ) as site:
         site.log.failing = True
         for headers in (WITH_KEY, JSON | {"Authorization": f"Bearer {KEY}x"}, WITH_KEY, WITH_KEY):
             await site.post(body({}), headers)

@@ -130,7 +130,7 @@ async def test_events_are_written_when_kafka_takes_them_again(monkeypatch: pytes
 async def test_requests_over_http_are_counted_without_keys_paths_or_payloads() -> None:
     audit = Audit("7")
     access = let_in(Keys([key_of("shop", "secret-1"), key_of("shop", "secret-2", expires_at_ms=1)]), audit=audit)
-    async with gateway(access=access) as site:
+    async with gateway(access=access, owner="shop") as site:
         for key in ("secret-1", "secret-1", "secret-2", "secret-3"):
             await site.post(body({}), JSON | {"Authorization": f"Bearer {key}"})
         await site.ask("GET", "/payments/a-private-name?partition=0&offset=0")
