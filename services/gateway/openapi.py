@@ -87,11 +87,11 @@ _REFUSED: Final = {
 def document(body_bytes_max: int, batch_bytes_max: int, partitions: int) -> Document:
     """The whole document. It is made once for the same arguments; do not change it."""
     paths: dict[str, dict[str, dict[str, Any]]] = {
-        "/v1/payments": {"post": _post_payment_v1(body_bytes_max)},
+        "/v1/payments": {"post": _post_payment(body_bytes_max, v1=True)},
         "/v1/payments/batch": {"post": _post_batch(batch_bytes_max)},
         "/v1/payments/{payment_id}": {"get": _get_payment_v1()},
         "/v1/accounts": {"post": _post_account(body_bytes_max)},
-        "/payments": {"post": _post_payment(body_bytes_max)},
+        "/payments": {"post": _post_payment(body_bytes_max, v1=False)},
         "/payments/{payment_id}": {"get": _get_payment(partitions)},
     }
     for methods in paths.values():
@@ -196,20 +196,25 @@ _PAYMENT_ID: Final = _parameter(
 )
 
 
-def _post_payment_v1(body_bytes_max: int) -> dict[str, Any]:
-    accepted = "On all in-sync replicas. It will be decided exactly once."
+def _post_payment(body_bytes_max: int, *, v1: bool) -> dict[str, Any]:
+    texts = _refused_writes(body_bytes_max, "The object is no payment; the detail says what to change.")
+    kept = f"At most {body_bytes_max} bytes. They are kept as they are received"
+    location = _location("Path of its outcome." if v1 else "Where the payment's state is had.")
+    accepted = {"202": _answer("On all in-sync replicas. It will be decided exactly once.", "Accepted", location)}
+    if not v1:
+        return {
+            "operationId": "postPayment",
+            "summary": f"As POST /v1/payments, for former clients: {KEY_HEADER} is ignored.",
+            "requestBody": _body(f"{kept}.", ("Payment", "Reversal"), _INSTRUCTIONS),
+            "responses": accepted | refusals(texts, "Refused"),
+        }
+    kept += f"; a payment without payment_id gets the {KEY_HEADER} as its own."
     return {
         "operationId": "postPaymentV1",
         "summary": "Send a payment, or the reversal of one. Needs the scope payments:write.",
         "parameters": [_idempotency_key("payment_id")],
-        "requestBody": _body(
-            f"At most {body_bytes_max} bytes. They are kept as they are received; a payment without payment_id gets "
-            f"the {KEY_HEADER} as its own.",
-            ("Payment", "Reversal"),
-            _INSTRUCTIONS,
-        ),
-        "responses": {"202": _answer(accepted, "Accepted", _location("Path of its outcome."))}
-        | _problems(_refused_writes(body_bytes_max, "The object is no payment; the detail says what to change.")),
+        "requestBody": _body(kept, ("Payment", "Reversal"), _INSTRUCTIONS),
+        "responses": accepted | _problems(texts),
     }
 
 
@@ -234,15 +239,12 @@ def _post_batch(batch_bytes_max: int) -> dict[str, Any]:
 
 
 def _post_account(body_bytes_max: int) -> dict[str, Any]:
-    accepted = "On all in-sync replicas. Its outcome is opened or declined."
     return {
         "operationId": "postAccountV1",
         "summary": "Open an account, or give an own one new terms. Needs the scope accounts:write.",
         "parameters": [_idempotency_key("command_id")],
-        "requestBody": _body(
-            f"At most {body_bytes_max} bytes.", ("OpeningRequest",), {"an account": dict(OPENING_EXAMPLE)}
-        ),
-        "responses": {"202": _answer(accepted, "OpeningAccepted", _location("Path of its outcome."))}
+        "requestBody": _body(f"At most {body_bytes_max} bytes.", ("OpeningRequest",), {"it": dict(OPENING_EXAMPLE)}),
+        "responses": {"202": _answer("On all in-sync replicas.", "OpeningAccepted", _location("Path of its outcome."))}
         | _problems(_refused_writes(body_bytes_max, "The object opens no account; the detail says what to change.")),
     }
 
@@ -272,22 +274,6 @@ def _get_payment_v1() -> dict[str, Any]:
                 503: "The view does not answer, or too many requests are under way.",
             }
         ),
-    }
-
-
-def _post_payment(body_bytes_max: int) -> dict[str, Any]:
-    texts = _refused_writes(body_bytes_max, "The object is no payment; the detail says what to change.")
-    accepted = "On all in-sync replicas. It will be decided exactly once."
-    return {
-        "operationId": "postPayment",
-        "summary": f"As POST /v1/payments, for former clients: {KEY_HEADER} is ignored.",
-        "requestBody": _body(
-            f"At most {body_bytes_max} bytes. The bytes are kept as they are received.",
-            ("Payment", "Reversal"),
-            _INSTRUCTIONS,
-        ),
-        "responses": {"202": _answer(accepted, "Accepted", _location("Where the payment's state is had."))}
-        | refusals(texts, "Refused"),
     }
 
 

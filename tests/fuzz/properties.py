@@ -15,7 +15,7 @@ from deploy.drills.clients.record_batches import with_checksum
 from deploy.load import pkdd99
 from deploy.load.files import LINE_BYTES_MAX, LoadError, detect, lines_of, survey
 from services.balances.api.parameters import EntriesQuery, RefusedError, decode_cursor
-from services.gateway import domain
+from services.gateway import commands, domain
 from services.outbox.marks import decode_mark, encode_mark
 from services.outbox.sinks.file import _effect_id
 from shared.eos.progress import decode_next_offset
@@ -93,6 +93,18 @@ def _payment(data: bytes) -> None:
     accepted, extra = decode_accepted(encode_accepted(instruction, 1, OPERATOR))
     same = type(instruction)(*(getattr(accepted, name) for name in instruction.__struct_fields__))
     assert (same, extra) == (instruction, {})
+
+
+def _request(data: bytes) -> None:
+    for form in (
+        lambda: domain.place(commands.with_payment_id(data, "k"), PARTITIONS),
+        lambda: commands.batch(data),
+        lambda: commands.opening(data, "k", PARTITIONS),
+    ):
+        try:
+            form()
+        except domain.RefusedError as error:
+            _expect(error.status in {400, 422} and error.detail.isascii() and len(error.detail) < 1000, error.detail)
 
 
 def _headers(data: bytes) -> None:
@@ -266,6 +278,7 @@ _EVENTS: Final[dict[str, Callable[[bytes], Any]]] = {
 PROPERTIES: Final[tuple[Property, ...]] = (
     *(Property(name, _event(decode_event), seeds.EVENTS) for name, decode_event in _EVENTS.items()),
     Property("payment", _payment, seeds.EVENTS),
+    Property("request", _request, (*seeds.EVENTS, b'{"payments":[{}]}', b'{"account":"2378","command_id":"c"}')),
     Property("headers", _headers, (b"payments.raw:3:1207", b"1700000000000", b"1" * 5000)),
     Property("destination", _destination, (b"https://a.example/b", b"mailto:a@b.example", b"file:a", b"http://[a")),
     Property("batches", _batches, seeds.BATCHES),
