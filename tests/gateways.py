@@ -106,7 +106,11 @@ class Accounts:
 
     def owner_of(self, account: str) -> str:
         terms = self.opened.get(account)
-        return self.pending.get(account, self.unnamed) if terms is None else terms.owner
+        return self.unnamed if terms is None else terms.owner
+
+    def expected_owner_of(self, account: str) -> str:
+        owner = self.owner_of(account)
+        return owner if account in self.opened else self.pending.get(account, owner)
 
     def opens(self, account: str, owner: str) -> None:
         self.pending[account] = owner

@@ -167,6 +167,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         credit_minor: what the creditor was credited; null until then.
         credit_currency: of credit_minor.
         value_date: business date, YYYY-MM-DD.
+        client, key_id: who submitted it; null if nobody is known, and the key_id is empty for an operator's command.
         version: of the account after its opening, else null.
         at: coordinates of the record in ledger.postings that says so.
         origin: coordinates of the raw record that was decided; a repeat has other ones.
@@ -186,5 +187,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     fee_minor: int = 0
     credit_minor: int | None = None
     credit_currency: str | None = None
+    client: str | None = None
+    key_id: str | None = None
     version: int | None = None
     origin: str | None = None

@@ -40,6 +40,16 @@ def has_account(principal: Principal, account: str, owner: str) -> bool:
     return owner == principal.client if is_client_account(account) else Scope.HOUSE in principal.scopes
 
 
+def may_see(principal: Principal, debtor: str, owner: str, sender: str | None) -> bool:
+    """Whether the principal may know what became of a payment: its client has sent it, or has the account.
+
+    Args:
+        owner: of the debtor by the ledger's events. An opening under way could be declined, so it gives no right.
+        sender: the client that submitted the payment; None if the record does not say.
+    """
+    return sender == principal.client or has_account(principal, debtor, owner)
+
+
 def check_opening(principal: Principal, opening: AccountOpening, terms: AccountTerms | None) -> None:
     """Raise RefusedError unless the key may open the account with these terms.
 

@@ -88,12 +88,16 @@ class Owners:
         return self._table.values.get(account)
 
     def owner_of(self, account: str) -> str:
-        """The client that may debit the account, an opening under way included."""
+        """The client that owns the account by the ledger's events."""
         terms = self._table.values.get(account)
-        if terms is not None:
-            return terms.owner
+        return OWNER_UNNAMED if terms is None else terms.owner
+
+    def expected_owner_of(self, account: str) -> str:
+        """The owner; of an account that was never opened, the client whose opening is under way."""
         pending = self._pending.get(account)
-        return OWNER_UNNAMED if pending is None or pending[1] < self._clock() else pending[0]
+        if pending is None or account in self._table.values or pending[1] < self._clock():
+            return self.owner_of(account)
+        return pending[0]
 
     def opens(self, account: str, owner: str) -> None:
         """Note that an opening was submitted."""

@@ -236,12 +236,10 @@ class Gateway:
         return json_answer(state, 200)
 
     def _may_see(self, principal: Principal, record: Record) -> bool:
-        """Whether the principal's client has sent the record, or has its debtor."""
         sender = decode_submitted_by(header(record.headers, SUBMITTED_BY))
-        if sender is not None and sender.client == principal.client:
-            return True
         debtor = (record.key or b"").decode(errors="replace")
-        return authorisation.has_account(principal, debtor, self._owners.owner_of(debtor))
+        owner = self._owners.owner_of(debtor)
+        return authorisation.may_see(principal, debtor, owner, None if sender is None else sender.client)
 
     async def get_openapi(self, _: web.Request) -> web.Response:
         return document_answer(self._document)

@@ -39,6 +39,7 @@ class Owners(Protocol):
 
     def terms(self, account: str) -> AccountTerms | None: ...
     def owner_of(self, account: str) -> str: ...
+    def expected_owner_of(self, account: str) -> str: ...
     def opens(self, account: str, owner: str) -> None: ...
 
 
@@ -98,7 +99,7 @@ class V1:
     def admit(self, body: bytes, principal: Principal) -> Placement:
         """Return the place of a payment that the principal may submit; RefusedError of any other."""
         placement = domain.place(body, self._partitions)
-        authorisation.check_debit(principal, placement.debtor, self._owners.owner_of(placement.debtor))
+        authorisation.check_debit(principal, placement.debtor, self._owners.expected_owner_of(placement.debtor))
         return placement
 
     async def post_batch(self, request: web.Request, principal: Principal) -> web.Response:
@@ -164,10 +165,10 @@ class V1:
             wanted = f"send 1 to {MAX_PAYMENT_ID_CHARS} printable characters in the path"
             raise RefusedError(Refusal.PARAMETER_INVALID, f"that is not a payment_id: {wanted}")
         wait_s = _seconds(request.query.get("wait", "0"))
-        authorisation.check_debit(principal, debtor, self._owners.owner_of(debtor))
+        authorisation.check_debit(principal, debtor, self._owners.expected_owner_of(debtor))
         with self._lookups.one():
             found = await self._view.outcome(debtor, payment_id, wait_s, request.headers[hdrs.AUTHORIZATION])
-        if found is None:
+        if found is None or not authorisation.may_see(principal, debtor, self._owners.owner_of(debtor), found.client):
             raise RefusedError(
                 Refusal.NOT_FOUND,
                 "no outcome of this payment_id and debtor is known yet: ask again with &wait=30, or send the payment "

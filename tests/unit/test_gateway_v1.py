@@ -11,6 +11,7 @@ from services.gateway import v1
 from services.gateway.access import RateLimiter
 from services.gateway.answers import PROBLEM, Outcome, OutcomeState
 from services.gateway.domain import Refusal
+from shared.events.clients import OWNER_UNNAMED
 from shared.events.dead_letters import Reason
 from shared.events.payments import AccountOpening
 from shared.events.postings import AccountTerms
@@ -201,6 +202,20 @@ async def test_an_opening_is_an_instruction_and_its_client_may_debit_at_once() -
         assert decode_payment(value, PARTITIONS) == AccountOpening("c-1", "new", schema_version=2)
         assert (answer["topic"], answer["partition"]) == (topic, partition)
         assert (await post(site, "/v1/payments", body({"debtor": "new"})))[0] == 202
+
+
+async def test_an_opening_under_way_shows_what_its_client_has_sent_and_nothing_else() -> None:
+    """The account may have payments of its former owner, and the ledger may decline the opening."""
+    async with gateway() as site:
+        site.owners.unnamed = "another"
+        site.view.outcomes["new", "theirs"] = msgspec.structs.replace(outcome("new", "theirs"), client="another")
+        site.view.outcomes["new", "own"] = msgspec.structs.replace(outcome("new", "own"), client=OWNER_UNNAMED)
+        assert (await site.ask("GET", "/v1/payments/own?debtor=new"))[0] == 403
+        assert (await post(site, "/v1/accounts", {"account": "new", "command_id": "c"}))[0] == 202
+        assert (await site.ask("GET", "/v1/payments/own?debtor=new"))[0] == 200
+        assert (await site.ask("GET", "/v1/payments/theirs?debtor=new"))[0] == 404
+        site.owners.opened["new"] = AccountTerms(OWNER_UNNAMED, 1)
+        assert (await site.ask("GET", "/v1/payments/theirs?debtor=new"))[0] == 200
 
 
 async def test_an_opening_that_was_not_written_gives_no_right() -> None:
