@@ -300,6 +300,15 @@ SOURCE_REPEATS = _counter(
     "topic",
 )
 
+# Credentials of a process
+CERTIFICATE_EXPIRES = _gauge(
+    "once_certificate_expires_timestamp_seconds",
+    "seconds",
+    "When a certificate of the process ends, since 1970 UTC: its identity, or the last of the authorities that it "
+    "trusts. As read at the start of the process, which uses these until it ends.",
+    "certificate",
+)
+
 # Gateway and view; requests in flight and refused, of the gateway
 HTTP_REQUESTS = _counter(
     "once_http_requests_total",

@@ -49,6 +49,9 @@ _SEND_RATE = _rate(catalogue.RECORD_SEND_RATE)
 _RETRY_RATE = _rate(catalogue.RECORD_RETRY_RATE)
 _ERROR_RATE = _rate(catalogue.RECORD_ERROR_RATE)
 
+# Credentials
+CERTIFICATE_EXPIRES = gauge(catalogue.CERTIFICATE_EXPIRES)
+
 # Consumer
 RECORDS_CONSUMED = counter(catalogue.RECORDS_CONSUMED)
 RECORDS_LAG = ReadGauge(catalogue.RECORDS_LAG)

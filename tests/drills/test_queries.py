@@ -50,6 +50,7 @@ ONLY_IN_TROUBLE: Final = {
     "job_instance_partition:once_restore_begun_seconds:min": "RestoreSlow",
     "once_api_key_expires_timestamp_seconds": "ApiKeyExpires",
     "once_reconcile_at_risk_minor_units": "ReconciliationNotClean",
+    "once_certificate_expires_timestamp_seconds": "CertificateExpires",
 }
 """Series that no fault of this run makes, and the alert whose drill does, or which registry.NOT_MADE names."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.security import certificates
 from deploy.security.certificates import Authority, open_authority
 from shared.kafka.client.access import Access, Tls, access, access_by, client_options, connection_options, tls_of
 from shared.settings import MonitorSettings, SettingsError, load, tls_files
@@ -107,3 +108,17 @@ def test_an_expired_certificate_is_refused(authority: Authority) -> None:
     authority.identity("monitor", valid=dt.timedelta(seconds=-1))
     with pytest.raises(SettingsError, match="expired on"):
         tls(authority).principal  # noqa: B018 # the same
+
+
+def test_a_client_knows_when_its_certificates_end(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.identity("monitor", valid=dt.timedelta(days=20))
+    first = tls(authority).expiries()
+    left = first["identity"] - dt.datetime.now(dt.UTC)
+    assert dt.timedelta(days=19) < left <= dt.timedelta(days=20)
+    monkeypatch.setattr(certificates, "AUTHORITY_DAYS", 100)
+    authority.add_authority()  # trusted as well; the last one counts
+    assert tls(authority).expiries() == first
+    with pytest.raises(SettingsError, match=r"ONCE_TLS_CA_FILE is .*/gone, which cannot be read"):
+        Tls(str(tmp_path / "gone"), tls(authority).identity_file).expiries()

@@ -11,6 +11,7 @@ from typing import Final
 from deploy.drills.alerts.alert import AlertFault
 from deploy.drills.alerts.batches import REFUSALS, BadBatches, gap, oversized, unknown
 from deploy.drills.alerts.brokers import LostQuorum, LostReplica, UncleanElection
+from deploy.drills.alerts.certificates import ExpiringIdentity
 from deploy.drills.alerts.firing import drill
 from deploy.drills.alerts.outbox import (
     DeadMailServer,
@@ -182,6 +183,12 @@ ALERTS: Final = (
         partial(Pause, "monitor"),
         {"job": "monitor"},
         within_s=60,
+    ),
+    AlertFault(
+        "CertificateExpires",
+        "The monitor is started with an identity that ends in 20 days.",
+        ExpiringIdentity,
+        {"job": "monitor", "certificate": "identity"},
     ),
     AlertFault(
         "RedisDistrusted",

@@ -102,6 +102,11 @@ class Site(LocalTarget):
 
     async def restart(self, name: str, **settings: str) -> None:
         """Stop a service and start it with further settings, ONCE_ prefix left out, for this one run; wait for it."""
+        await self.start_again(name, **settings)
+        await self.ready(name, READY_S)
+
+    async def start_again(self, name: str, **settings: str) -> None:
+        """As `restart`, for a service that the settings keep from being ready: it does not wait."""
         component = self.component(name)
         component.release()
         await asyncio.to_thread(component.process.terminate)
@@ -112,7 +117,6 @@ class Site(LocalTarget):
         finally:
             component.process.env.clear()
             component.process.env.update(usual)
-        await self.ready(name, READY_S)
 
     async def heal(self) -> None:
         """End every load too, and wait until the pipeline has drained; see `Target.heal`."""

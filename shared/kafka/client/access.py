@@ -55,10 +55,7 @@ class Tls:
         Raises:
             SettingsError: as `context`, or the certificate has expired.
         """
-        try:
-            certificate = x509.load_pem_x509_certificate(Path(self.identity_file).read_bytes())
-        except (OSError, ValueError) as error:
-            raise _unusable("ONCE_TLS_IDENTITY_FILE", self.identity_file, "a certificate", error) from error
+        certificate = _certificates("ONCE_TLS_IDENTITY_FILE", self.identity_file, "a certificate")[0]
         if certificate.not_valid_after_utc < dt.datetime.now(dt.UTC):
             raise SettingsError(
                 f"ONCE_TLS_IDENTITY_FILE is {self.identity_file}, whose certificate expired on "
@@ -66,6 +63,23 @@ class Tls:
             )
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return str(names[0].value) if names else certificate.subject.rfc4514_string()
+
+    def expiries(self) -> dict[str, dt.datetime]:
+        """Return when the identity ends, and the last of the trusted authorities: it is the one that issues.
+
+        Raises:
+            SettingsError: a file is missing, cannot be read, or holds no certificate.
+        """
+        identity = _certificates("ONCE_TLS_IDENTITY_FILE", self.identity_file, "a certificate")[0].not_valid_after_utc
+        trusted = _certificates("ONCE_TLS_CA_FILE", self.ca_file, "certificates")
+        return {"identity": identity, "authority": max(each.not_valid_after_utc for each in trusted)}
+
+
+def _certificates(variable: str, path: str, holds: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise _unusable(variable, path, holds, error) from error
 
 
 @dataclass(frozen=True, slots=True)

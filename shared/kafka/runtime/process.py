@@ -15,7 +15,7 @@ from shared.kafka.admin.rights import check_rights
 from shared.kafka.client.access import access
 from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError, denial
 from shared.settings import EXIT_CONFIG, ServiceSettings, SettingsError, load
-from shared.telemetry import logs
+from shared.telemetry import logs, metrics
 from shared.telemetry.server import Health, TelemetryServer, Watchdog
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -71,7 +71,11 @@ def run_process(
             process = Process(stop_on_signals(), health, stack)
             stack.enter_context(Watchdog())
             await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
-            await check_rights(access(settings), name)
+            cluster = access(settings)
+            if cluster.tls is not None:
+                for certificate, expires in cluster.tls.expiries().items():
+                    metrics.CERTIFICATE_EXPIRES.labels(certificate).set(expires.timestamp())
+            await check_rights(cluster, name)
             return await work(settings, process)
 
     def served(settings: S) -> int:
