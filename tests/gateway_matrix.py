@@ -20,7 +20,7 @@ KINDS: Final = {
     "own, closed": ("shop-closed", SHOP, True),
     "another's": ("rival-open", RIVAL, False),
     "another's, closed": ("rival-closed", RIVAL, True),
-    "never opened": ("nobody-1", None, False),
+    "never opened": ("unopened-1", None, False),
     "house": ("cash@0", None, False),
 }
 

@@ -1,4 +1,4 @@
-"""A stand-in for the view's answers by identity; tests/contract/test_gateway_view.py holds it to the view itself."""
+"""A substitute for the view's answers by identity; tests/contract/test_gateway_view.py holds it to the view itself."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.ledgers import CREDITOR, DAY
 
 
-class StandIn:
+class Substitute:
     """Outcomes in memory.
 
     Attributes:
@@ -58,9 +58,9 @@ class StandIn:
 
 
 @asynccontextmanager
-async def standing_in() -> AsyncIterator[StandIn]:
-    """A stand-in that listens."""
-    made = StandIn()
+async def substituting() -> AsyncIterator[Substitute]:
+    """A substitute that listens."""
+    made = Substitute()
     app = web.Application()
     app.router.add_get("/v1/payments", made.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -74,14 +74,14 @@ async def standing_in() -> AsyncIterator[StandIn]:
 
 
 @contextmanager
-def standing_in_by_thread() -> Iterator[str]:
-    """The address of a stand-in without outcomes, which a thread of its own serves."""
+def substituting_by_thread() -> Iterator[str]:
+    """The address of a substitute without outcomes, which a thread of its own serves."""
     origins: list[str] = []
     listening, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        async with standing_in() as made:
+        async with substituting() as made:
             origins.append(made.origin)
             listening.set()
             await stop.wait()

@@ -47,7 +47,7 @@ def problem(status: int, error: str, detail: str) -> Problem:
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """Where the payment stands. It is on all in-sync replicas; whether it is booked, its state tells.
+    """Coordinates of the payment. It is on all in-sync replicas; its state says whether it is booked.
 
     Attributes:
         payment_id: as received.
@@ -167,7 +167,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         credit_minor: what the creditor was credited; null until then.
         credit_currency: of credit_minor.
         value_date: business date, YYYY-MM-DD.
-        client, key_id: who submitted it; null if nobody is known, and the key_id is empty for an operator's command.
+        client, key_id: of the one that submitted it, null if unknown; the key_id is empty for an operator's command.
         version: of the account after its opening, else null.
         at: coordinates of the record in ledger.postings that says so.
         origin: coordinates of the raw record that was decided; a repeat has other ones.

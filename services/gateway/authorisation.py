@@ -41,7 +41,7 @@ def has_account(principal: Principal, account: str, owner: str) -> bool:
 
 
 def may_see(principal: Principal, debtor: str, owner: str, sender: str | None) -> bool:
-    """Whether the principal may know what became of a payment: its client has sent it, or has the account.
+    """Whether the principal may read the state of a payment: its client has sent it, or has the account.
 
     Args:
         owner: of the debtor by the ledger's events. An opening under way could be declined, so it gives no right.

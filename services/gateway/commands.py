@@ -74,7 +74,7 @@ def idempotency_key(values: Sequence[str]) -> str | None:
 def with_payment_id(body: bytes, key: str | None) -> bytes:
     """Return a payment's body with a payment_id: its own, else the key.
 
-    Raises RefusedError if both are there and differ. A body that is no JSON object is returned as it is.
+    Raises RefusedError if both are there and differ. A body of another form is returned as it is.
     """
     if key is None:
         return body
@@ -99,7 +99,7 @@ def _raise_if_other(sent: object, key: str, name: str) -> None:
 
 
 def batch(body: bytes) -> list[bytes]:
-    """Return the payments of a batch, each as its bytes; RefusedError if it is no object with 1 to 1,000 of them."""
+    """Return the payments of a batch, each as its bytes; RefusedError if the body has another form."""
     try:
         payments = [bytes(payment) for payment in _decode_batch(body).payments]
     except (ValueError, RecursionError) as error:

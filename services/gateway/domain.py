@@ -65,7 +65,7 @@ STATUS: Mapping[Reason | Refusal, int] = {
     Refusal.PARAMETER_INVALID: 400,
     Refusal.VIEW_UNAVAILABLE: 503,
 }
-"""HTTP status by reason. A reason that is not here is a well-formed object that is no payment: 422."""
+"""HTTP status by reason. A reason that is not here means a well-formed object of another form: 422."""
 
 
 class RefusedError(Exception):
@@ -142,7 +142,7 @@ def check_size(size: int, bytes_max: int) -> None:
 def place(body: bytes, partitions: int) -> Placement:
     """Decide where a payment or reversal of any schema version goes.
 
-    Raises RefusedError if the body is none, for the reason that ingest would dead-letter it. An account's opening is
+    Raises RefusedError for the reason that ingest would dead-letter it. An account's opening is
     refused as well: it has a path and a scope of its own.
     """
     instruction = decode(body, partitions)

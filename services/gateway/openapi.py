@@ -161,7 +161,7 @@ def _location(text: str) -> dict[str, Any]:
 
 def _refused_writes(bytes_max: int, unprocessable: str) -> dict[int, str]:
     return _REFUSED | {
-        400: "The body is no JSON object.",
+        400: "The body is not a JSON object.",
         408: "The body did not come in time.",
         413: f"The body is above {bytes_max} bytes.",
         415: f"The body is not {MEDIA_TYPE} in UTF-8, or is compressed.",
@@ -197,7 +197,7 @@ _PAYMENT_ID: Final = _parameter(
 
 
 def _post_payment(body_bytes_max: int, *, v1: bool) -> dict[str, Any]:
-    texts = _refused_writes(body_bytes_max, "The object is no payment; the detail says what to change.")
+    texts = _refused_writes(body_bytes_max, "The object is not a payment; the detail says what to change.")
     kept = f"At most {body_bytes_max} bytes. They are kept as they are received"
     location = _location("Path of its outcome." if v1 else "Where the payment's state is had.")
     accepted = {"202": _answer("On all in-sync replicas. It will be decided exactly once.", "Accepted", location)}
@@ -234,7 +234,7 @@ def _post_batch(batch_bytes_max: int) -> dict[str, Any]:
                 RETRY_AFTER,
             )
         }
-        | _problems(_refused_writes(batch_bytes_max, "It is no batch; the detail says what to change.")),
+        | _problems(_refused_writes(batch_bytes_max, "It is not a batch; the detail says what to change.")),
     }
 
 

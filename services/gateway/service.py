@@ -48,7 +48,7 @@ LOOKUPS_MAX: Final = 8  # states looked up in the topics at once: each one opens
 
 _V1: Final = "/v1/"
 _SHOWN_HOST: Final = "127.0.0.1:8080"
-# The documentation, which is no secret. Every other path, unknown ones included, needs a key
+# The documentation is public. Every other path needs a key, unknown ones included
 _WITHOUT_KEY: Final = frozenset({"/", "/docs", "/openapi.json"})
 _ACCESS: Final = frozenset(
     {

@@ -1,4 +1,4 @@
-"""What the gateway needs of the view's API, shown for the view itself and for the tests' stand-in."""
+"""The gateway's client of the view, against the view's API and against the tests' substitute for it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ import pytest
 from services.balances.projection import database
 from services.gateway import outcomes
 from shared.events.transfers import AccountOpened
-from tests.gateway_view import StandIn, standing_in
+from tests.gateway_view import Substitute, substituting
 from tests.harness import eventually
 from tests.ledgers import CREDITOR, DAY, DEBTOR, transfer
 from tests.views import View, serving
@@ -73,11 +73,11 @@ class RealView(Rig):
         return 1  # it looks again by itself
 
 
-class Stand(Rig):
-    """The stand-in."""
+class Substituted(Rig):
+    """The substitute."""
 
-    def __init__(self, stand_in: StandIn, client: outcomes.View) -> None:
-        self._stand_in = stand_in
+    def __init__(self, substitute: Substitute, client: outcomes.View) -> None:
+        self._substitute = substitute
         self.client = client
         self._funded = False
         self._last = ""
@@ -88,17 +88,17 @@ class Stand(Rig):
     def debit(self, payment_id: str) -> None:
         self._last = payment_id
         state = "posted" if self._funded else "declined"
-        self._stand_in.decide(DEBTOR, payment_id, state, reason=None if self._funded else "insufficient_funds")
+        self._substitute.decide(DEBTOR, payment_id, state, reason=None if self._funded else "insufficient_funds")
 
     def credit(self) -> None:
-        self._stand_in.decide(DEBTOR, self._last, "completed")
+        self._substitute.decide(DEBTOR, self._last, "completed")
 
     def open(self, command_id: str) -> None:
-        self._stand_in.decide(DEBTOR, command_id, "opened")
+        self._substitute.decide(DEBTOR, command_id, "opened")
 
     @property
     def waiting(self) -> int:
-        return self._stand_in.waiting
+        return self._substitute.waiting
 
 
 @asynccontextmanager
@@ -112,12 +112,12 @@ async def real(directory: Path) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def stand(_: Path) -> AsyncIterator[Rig]:
-    async with standing_in() as stand_in, outcomes.View(stand_in.origin) as client:
-        yield Stand(stand_in, client)
+async def substituted(_: Path) -> AsyncIterator[Rig]:
+    async with substituting() as substitute, outcomes.View(substitute.origin) as client:
+        yield Substituted(substitute, client)
 
 
-@pytest.fixture(params=[real, stand], ids=["view", "stand-in"])
+@pytest.fixture(params=[real, substituted], ids=["view", "substitute"])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     async with request.param(tmp_path) as made:
         yield made

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events.payments import AccountOpening
-from tests.gateway_view import standing_in_by_thread
+from tests.gateway_view import substituting_by_thread
 from tests.instructions import instructions, openings
 from tests.integration.test_gateway import Gateway, written
 from tests.keys import AUTHORIZATION
@@ -106,7 +106,7 @@ class Fuzzed:
 @pytest.fixture(scope="module")
 def fuzzed(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     directory = tmp_path_factory.mktemp("fuzzed")
-    with standing_in_by_thread() as view:
+    with substituting_by_thread() as view:
         gateway = Gateway(kafka, directory, GATEWAY_VIEW_URL=view)
         gateway.service.start()
         try:

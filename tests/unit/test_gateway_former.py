@@ -53,10 +53,10 @@ async def test_a_refusal_is_json_with_error_and_detail(
     value: bytes, headers: dict[str, str], status: int, error: str
 ) -> None:
     async with gateway() as site:
-        answered, answer, told = await post(site, value, **headers)
+        answered, answer, sent = await post(site, value, **headers)
     assert (answered, list(answer), answer["error"]) == (status, ["error", "detail"], error)
-    assert told["Content-Type"] == "application/json"
-    assert (status != 401) or told["WWW-Authenticate"].startswith('Bearer realm="payments"')
+    assert sent["Content-Type"] == "application/json"
+    assert (status != 401) or sent["WWW-Authenticate"].startswith('Bearer realm="payments"')
 
 
 async def test_an_idempotency_key_is_ignored() -> None:

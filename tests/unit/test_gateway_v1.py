@@ -184,8 +184,8 @@ async def test_a_batch_counts_each_payment_against_the_rate() -> None:
         many = batch_of(*(body({"payment_id": f"p-{n}"}) for n in range(40)))
         status, answer, _ = await site.ask("POST", "/v1/payments/batch", data=many, headers=headers)
         assert (status, answer["accepted"]) == (207, 40)  # a batch is never cut in two
-        status, problem, told = await site.ask("POST", "/v1/payments", data=body({}), headers=headers)
-        assert (status, problem["error"], told["Retry-After"]) == (429, "rate_exceeded", "3")
+        status, problem, answered = await site.ask("POST", "/v1/payments", data=body({}), headers=headers)
+        assert (status, problem["error"], answered["Retry-After"]) == (429, "rate_exceeded", "3")
         clock[0] = 3_000_000_000
         assert (await site.ask("POST", "/v1/payments", data=body({}), headers=headers))[0] == 202
 
