@@ -9,7 +9,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import get_args
 
 from services.outbox.domain import Done, Later, Policy, after_call, with_attempt
@@ -29,6 +29,9 @@ EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
 at_zero(EFFECT_CALLS, [channel.value for channel in Channel], [kind.__name__.lower() for kind in get_args(Outcome)])
 EFFECT_CALL_SECONDS = histogram(catalogue.EFFECT_CALL_SECONDS)
 EFFECTS_RESENT = counter(catalogue.EFFECTS_RESENT)
+# A look-up of labels takes a lock, and there are few combinations
+_calls_of = cache(EFFECT_CALLS.labels)
+_seconds_of = cache(EFFECT_CALL_SECONDS.labels)
 CIRCUITS_OPEN = ReadGauge(catalogue.CIRCUITS_OPEN)
 ENDPOINTS_DISABLED = ReadGauge(catalogue.ENDPOINTS_DISABLED)
 
@@ -43,7 +46,7 @@ class Calls:
         self._endpoints = endpoints
         self._queues: dict[Lane, deque[Flight]] = {}  # the next to get a turn is the first
         self._failure: BaseException | None = None
-        self._chance = random.SystemRandom()
+        self._chance = random.Random()  # noqa: S311 # spreads retries
         self._sink = lru_cache(_SINKS_MAX)(self._find_sink)
 
     def takes_keys(self, request: EffectRequest) -> bool:
@@ -203,9 +206,10 @@ class Calls:
 
     def _observe(self, item: Claimed, lane: Lane, outcome: Outcome, taken_s: float) -> None:
         channel = channel_of(item.job.request.destination).value
-        EFFECT_CALL_SECONDS.labels(channel).observe(taken_s)
-        EFFECT_CALLS.labels(channel, type(outcome).__name__.lower()).inc()
-        EFFECTS_RESENT.inc(item.call.resend)
+        _seconds_of(channel).observe(taken_s)
+        _calls_of(channel, type(outcome).__name__.lower()).inc()
+        if item.call.resend:
+            EFFECTS_RESENT.inc()
         if isinstance(outcome, Delivered | Refused):
             self._lanes.answered(lane, taken_s)
         else:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -249,10 +250,13 @@ def risk_after(risk: Risk, requests: Sequence[Job], endings: Sequence[Decided], 
 
 def count(endings: Iterable[Decided]) -> None:
     """Count effects that are decided, and log void decisions."""
+    decided: Counter[tuple[str, str]] = Counter()
     for job, decision, _ in endings:
         if isinstance(decision, Superseded):
             log.warning("decision void", extra={"effect_id": job.effect_id, "revision": job.revision})
         elif isinstance(decision, Done) and decision.known:
             EFFECTS_REPEATED.inc()
         elif isinstance(decision, Done):
-            EFFECTS.labels(job.request.kind, decision.result.state).inc()
+            decided[job.request.kind, decision.result.state] += 1
+    for labels, number in decided.items():
+        EFFECTS.labels(*labels).inc(number)

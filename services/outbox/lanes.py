@@ -26,9 +26,10 @@ from shared.events.effects import Channel, channel_of
 MAIL_LANE: Final = "smtp"
 LANES_MAX: Final = 10_000  # remembered; with more, an idle one is forgotten, or the one known longest
 WORK_S: Final = 0.2  # a lane has claims for so many seconds of work; more than a request waits would be in vain
-QUICK_S: Final = 0.01
-"""Calls that take less are limited by this process, not by their destination. With 16 at once, these are 1,600 a
-second. Input may wait for such a lane, because writing its effects to effects.waiting would cost more than the wait."""
+QUICK_S: Final = 0.02
+"""Calls that take at most this are as much limited by this process as by their destination. With 16 at once, these are
+800 a second, and an inbox of 200 is called within 0.25 s. Input may wait for such a lane, because writing its effects
+to effects.waiting would cost more than the wait."""
 SILENT_S: Final = 900.0  # longer than between two tries of an effect
 _WEIGHT: Final = 8  # of the past, in the moving average of a call's seconds
 _NAMES_MAX: Final = 4096  # asked for with each effect, for few destinations
