@@ -20,6 +20,7 @@ from services.transform.service import TransformHandler
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.eos.records import Handler, Record
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.effects import (
     EffectRequest,
     EffectResult,
@@ -194,7 +195,13 @@ class Bulk:
             debtor, value = next(self._payments)
             partition = partition_for_bytes(value) if debtor is None else partition_for(debtor)
             raw.append(
-                self._append(catalogue.PAYMENTS_RAW, partition, None if debtor is None else debtor.encode(), value, ())
+                self._append(
+                    catalogue.PAYMENTS_RAW,
+                    partition,
+                    None if debtor is None else debtor.encode(),
+                    value,
+                    BY_OPERATOR,
+                )
             )
         accepted = [
             record for record in self._process(self._ingest, raw) if record.topic == catalogue.PAYMENTS_ACCEPTED

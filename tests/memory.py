@@ -37,9 +37,16 @@ from shared.events.catalogue import (
     REFERENCE_SUBSCRIPTIONS,
     TRANSFORM_PROGRESS,
 )
+from shared.events.clients import BY_OPERATOR
 from shared.events.effects import EffectRequest, Subscriptions, decode_request
 from shared.events.headers import Headers
-from shared.events.installation import Installation, encode_installation
+from shared.events.installation import (
+    OWNERSHIP_KEY,
+    Installation,
+    Ownership,
+    encode_installation,
+    encode_ownership,
+)
 from shared.events.partitions import partition_for
 from shared.events.postings import LedgerEvent, decode_ledger_event
 from shared.events.reference import Fee, Rate
@@ -102,6 +109,8 @@ class Pipeline:
         self._tables: dict[str, tuple[dict[str, Any], dict[str, str]]] = {topic: ({}, {}) for topic in REFERENCE}
         made = encode_installation(Installation(INSTALLATION, 0))
         self._append(catalogue.INSTALLATION, 0, INSTALLATION.encode(), made, ())
+        enforced = encode_ownership(Ownership((0,) * partitions, 0))
+        self._append(catalogue.INSTALLATION, 0, OWNERSHIP_KEY, enforced, ())
         for topic, values in (
             (REFERENCE_FEES, fees),
             (REFERENCE_RATES, {pair: Rate(rate) for pair, rate in rates.items()}),
@@ -131,10 +140,10 @@ class Pipeline:
     def _add(self, topic: str, partition: int, make: Callable[[], Handler]) -> None:
         self.stages.append(Stage(topic, partition, make, make(), []))
 
-    def send(self, value: bytes) -> None:
+    def send(self, value: bytes, headers: Headers = BY_OPERATOR) -> None:
         """Append a payment to payments.raw."""
         key, partition = key_of(value, self._partitions)
-        self._append(PAYMENTS_RAW, partition, key, value, ())
+        self._append(PAYMENTS_RAW, partition, key, value, headers)
 
     def refer(self, topic: str, key: str, value: Fee | Rate | Subscriptions | None) -> None:
         """Append a record of reference data, None to delete it; all services follow at once."""

@@ -20,19 +20,40 @@ Line = dict[str, Any]
 Identity = tuple[str, str]
 Entry = tuple[str, str, int]
 
+OPERATOR = "operator"
 DIGITS = {"EUR": 2, "USD": 2, "GBP": 2, "CHF": 2, "JPY": 0}
 LARGEST_MINOR = 2**53 - 1
 
 
+@dataclass(frozen=True)
+class Client:
+    """Who sent an instruction; `house` is the scope."""
+
+    name: str
+    house: bool = False
+
+
+THE_OPERATOR = Client(OPERATOR, house=True)
+
+
+def client_of(header: str | None) -> Client | None:
+    """The client that a raw record's header names: `name:key`, with `:house` behind it for the scope."""
+    name, *others = (header or "").split(":")
+    if not name or len(others) not in {1, 2} or others[1:] not in ([], ["house"]):
+        return None
+    return Client(name, others[1:] == ["house"])
+
+
 @dataclass
 class Outcome:
-    """Outcome of one payment or reversal.
+    """Outcome of one payment, reversal or opening of an account.
 
     Attributes:
         declined: the reason; None if it was booked.
         debit, credit: entries of the two legs, sorted; the credit leg's are empty until it is booked.
         fee_minor, rate: of its price.
         reverses: payment_id that a booked reversal reverses.
+        opened: owner, overdraft and version that an opening gave its account.
     """
 
     value_date: str
@@ -43,6 +64,7 @@ class Outcome:
     rate: str | None = None
     reverses: str | None = None
     reference: str = ""
+    opened: tuple[str, int | None, int] | None = None
 
 
 @dataclass
@@ -59,21 +81,24 @@ class Intake:
 
     Attributes:
         accepted: the new ones, in order of arrival.
+        clients: who sent each of them.
         repeats, conflicts: number of repeats with the same content, and with other content.
     """
 
     def __init__(self) -> None:
         self.accepted: dict[Identity, Line] = {}
+        self.clients: dict[Identity, Client | None] = {}
         self.repeats = 0
         self.conflicts = 0
 
-    def take(self, value: bytes) -> Identity | None:
-        """Take a line; its identity if it is new."""
+    def take(self, value: bytes, client: Client | None = THE_OPERATOR) -> Identity | None:
+        """Take a line; its identity if it is new. Whoever sends it again, it is the first one's."""
         line: Line = json.loads(value)
         identity = line["debtor"], line["payment_id"]
         known = self.accepted.get(identity)
         if known is None:
             self.accepted[identity] = line
+            self.clients[identity] = client
             return identity
         if _content(known) == _content(line):
             self.repeats += 1
@@ -84,6 +109,8 @@ class Intake:
 
 def _content(line: Line) -> Line:
     said = {"type": "payment", "reference": "", "value_date": None, **line}
+    if said["type"] == "account_opening":
+        return {"overdraft_minor": 0, "expected_version": None, "owner": None, **said}
     if said["type"] == "payment":
         said["credit_currency"] = said.get("credit_currency") or said["currency"]
     return said
@@ -106,6 +133,9 @@ class Books:
         self._balances: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.limits_minor: dict[str, int | None] = {}
         self.closed: set[str] = set()
+        self.owners: defaultdict[str, str] = defaultdict(lambda: OPERATOR)
+        self.versions: defaultdict[str, int] = defaultdict(int)
+        self._known: set[str] = set()  # accounts that were opened, closed, debited or credited
         self.outcomes: dict[Identity, Outcome] = {}
         self._paid: dict[Identity, Owed] = {}
         self._reversed: set[Identity] = set()
@@ -129,21 +159,60 @@ class Books:
         """Postings so far."""
         return sum(bool(outcome.debit) + bool(outcome.credit) for outcome in self.outcomes.values())
 
-    def open(self, account: str, overdraft_minor: int | None) -> None:
-        """Open an account, or change its terms."""
-        self.limits_minor[account] = overdraft_minor
+    def open(
+        self, account: str, overdraft_minor: int | None, owner: str = OPERATOR, expected_version: int | None = None
+    ) -> None:
+        """Open an account, or change its terms, by an operator's command; not if it expects another version."""
+        if expected_version in {None, self.versions[account]}:
+            self._open(account, overdraft_minor, owner)
+
+    def _open(self, account: str, overdraft_minor: int | None, owner: str) -> None:
+        before = self.limits_minor.get(account, 0), self.owners[account]
+        if account not in self._known or account in self.closed or before != (overdraft_minor, owner):
+            self.versions[account] += 1
+        self.limits_minor[account], self.owners[account] = overdraft_minor, owner
         self.closed.discard(account)
+        self._known.add(account)
 
     def close(self, account: str) -> None:
         """Close an account."""
+        if account not in self.closed:
+            self.versions[account] += 1
         self.closed.add(account)
+        self._known.add(account)
 
-    def debit(self, line: Line) -> Outcome:
-        """Book or decline a new payment or reversal."""
+    def command(self, line: Line, client: Client | None, day: str) -> Outcome:
+        """Open an account by an instruction that a client sent on a day, or decline it."""
+        account, outcome = line["debtor"], self._outcome(line, day)
+        owner = line.get("owner") or (client.name if client else "")
+        overdraft_minor, expected = line.get("overdraft_minor", 0), line.get("expected_version")
+        mine = client is not None and (
+            account not in self._known or (self.owners[account] == client.name and account not in self.closed)
+        )
+        modest = client is not None and owner == client.name and overdraft_minor == 0
+        if client is None or not (client.house or (mine and modest)):
+            outcome.declined = "not_authorised"
+        elif expected not in {None, self.versions[account]}:
+            outcome.declined = "stale_version"
+        else:
+            self._open(account, overdraft_minor, owner)
+            outcome.opened = owner, overdraft_minor, self.versions[account]
+        return outcome
+
+    def _outcome(self, line: Line, day: str) -> Outcome:
         identity = line["debtor"], line["payment_id"]
         assert identity not in self.outcomes, f"{identity} is processed for the second time"
-        outcome = self.outcomes[identity] = Outcome(line["value_date"])
-        if line.get("type", "payment") == "reversal":
+        outcome = self.outcomes[identity] = Outcome(day)
+        return outcome
+
+    def debit(self, line: Line, client: Client | None = THE_OPERATOR) -> Outcome:
+        """Book or decline a new payment or reversal that a client sent."""
+        identity, debtor = (line["debtor"], line["payment_id"]), line["debtor"]
+        outcome = self._outcome(line, line["value_date"])
+        house = "@" in debtor
+        if client is None or not (client.house if house else client.name == self.owners[debtor]):
+            outcome.declined = "not_authorised"
+        elif line.get("type", "payment") == "reversal":
             self._reverse(line, identity, outcome)
         else:
             self._pay(line, identity, outcome)
@@ -169,6 +238,7 @@ class Books:
     def _book(self, entries: "tuple[Entry, ...] | list[Entry]") -> None:
         for account, currency, amount in entries:
             self._balances[account, currency] += amount
+            self._known.add(account)
 
     def _pay(self, line: Line, identity: Identity, outcome: Outcome) -> None:
         debtor, currency, amount = line["debtor"], line["currency"], line["amount_minor"]

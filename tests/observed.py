@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 from shared.events.postings import CREDIT, Account, Decline, LedgerEvent, Posting
+from shared.events.transfers import AccountOpened
 from tests.model import Entry, Identity, Outcome
 
 
 def outcomes(events: Iterable[LedgerEvent]) -> dict[Identity, Outcome]:
-    """Outcomes of payments, from the records of ledger.postings.
+    """Outcomes of payments and of openings, from the records of ledger.postings; not those of operators' commands.
 
     Events may be in any order: a debit is booked before its credit, but on another partition.
 
@@ -17,7 +18,10 @@ def outcomes(events: Iterable[LedgerEvent]) -> dict[Identity, Outcome]:
     found: dict[Identity, Outcome] = {}
     credited: dict[Identity, tuple[Entry, ...]] = {}
     for event in events:
-        if isinstance(event, Decline):
+        if isinstance(event, AccountOpened) and event.command_id:
+            opened = event.owner, event.overdraft_minor, event.version
+            _once(found, (event.account, event.command_id), Outcome(event.value_date, opened=opened))
+        elif isinstance(event, Decline) and event.payment_id:
             _once(found, (event.debtor, event.payment_id), Outcome(event.value_date, event.reason))
         elif isinstance(event, Posting):
             identity = event.debtor, event.payment_id

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.validation import key_of
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -38,5 +39,5 @@ async def send_raw(bootstrap_servers: Bootstrap, values: Iterable[bytes], partit
     async with IdempotentWriter(bootstrap_servers) as writer:
         for value in values:
             key, partition = key_of(value, partitions)
-            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
         await writer.flush()

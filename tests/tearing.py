@@ -8,6 +8,7 @@ from deploy.drills.sinks.receiver import Faults, Mode
 from deploy.drills.tearing import OFFSETS, commit_parts, holding, is_held, open_transaction
 from shared.eos.records import Record
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.kafka.admin.groups import PIPELINE, wait_drained
@@ -184,7 +185,7 @@ class Pipeline:
                     for n, further in zip(range(PAYMENTS), itertools.cycle((FIRST, SECOND)), strict=False)
                 ]
                 for value in (*values, values[0]):
-                    await writer.write(catalogue.PAYMENTS_RAW, number, debtor.encode(), value)
+                    await writer.write(catalogue.PAYMENTS_RAW, number, debtor.encode(), value, BY_OPERATOR)
                 await writer.write(catalogue.PAYMENTS_RAW, number, None, b"no payment %d" % self._rounds)
             await writer.flush()
 

@@ -17,10 +17,22 @@ from deploy.cli.cluster import brokers_option, partitions_of, write
 from deploy.cli.output import answer, as_json, fields_text, iso_time, json_option, note, nothing, print_rows
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_DEAD_LETTER, PAYMENTS_RAW
+from shared.events.clients import BY_OPERATOR
 from shared.events.dead_letters import Reason
-from shared.events.headers import DETAIL, ORIGIN, REASON, RESUBMISSION_OF, SERVICE, Coordinates, header
+from shared.events.headers import (
+    DETAIL,
+    ORIGIN,
+    REASON,
+    RESUBMISSION_OF,
+    SERVICE,
+    SUBMITTED_BY,
+    Coordinates,
+    Headers,
+    header,
+)
 from shared.events.partitions import PARTITIONS_MAX
 from shared.events.validation import InvalidPaymentError, decode_payment, key_of
+from shared.kafka.admin.installation import ownership
 from shared.kafka.client.access import Access
 from shared.kafka.client.reader import read_partition, read_topics
 
@@ -143,8 +155,8 @@ def _readable(value: bytes | None) -> dict[str, str | None]:
 def resubmit(origin: Coordinates, value_file: Path | None, brokers: Access) -> None:
     """Send the refused record of ORIGIN in again, as a new raw record.
 
-    It names its predecessor in the header `resubmission-of`. Sending it in twice is safe once it is valid: the second
-    one is a repeat.
+    It names its predecessor in the header `resubmission-of`, and counts for the client that submitted the first one.
+    Sending it in twice is safe once it is valid: the second one is a repeat.
 
     Exit codes: 0 written, 1 not, 2 wrong usage, 3 no dead letter of that origin.
     """
@@ -157,9 +169,19 @@ def resubmit(origin: Coordinates, value_file: Path | None, brokers: Access) -> N
     if warning:
         note(f"warning: {warning}")
     key, partition = key_of(new, partitions)
-    at = write(brokers, PAYMENTS_RAW, partition, key, new, ((RESUBMISSION_OF, origin.encode()),))
+    headers = ((RESUBMISSION_OF, origin.encode()), *_submitted_by(brokers, record, origin))
+    at = write(brokers, PAYMENTS_RAW, partition, key, new, headers)
     found = {"resubmission_of": str(origin), "at": at, "warning": warning}
     answer(found, f"{origin} sent in again as {at}")
+
+
+def _submitted_by(brokers: Access, record: Record, origin: Coordinates) -> Headers:
+    """Return the header that names the client of a refused record; the operator before ownership was enforced."""
+    raw_from = asyncio.run(ownership(brokers)).raw_from
+    if origin.offset < raw_from[origin.partition]:
+        return BY_OPERATOR
+    submitted_by = header(record.headers, SUBMITTED_BY)
+    return () if submitted_by is None else ((SUBMITTED_BY, submitted_by),)
 
 
 def _warning(reason: str, value: bytes, partitions: int, *, changed: bool) -> str | None:

@@ -18,6 +18,7 @@ from deploy.drills.bad_records import BAD_RECORDS, CONFLICT
 from deploy.drills.stage import Stage
 from deploy.drills.waiting import until
 from shared.events.catalogue import PAYMENTS_RAW, REFERENCE_SUBSCRIPTIONS
+from shared.events.clients import BY_OPERATOR
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.events.validation import key_of
@@ -93,7 +94,7 @@ async def send_raw(access: Bootstrap, values: Iterable[bytes]) -> int:
     async with IdempotentWriter(access, client_id="drill-load", request_timeout_s=_ACKNOWLEDGED_S) as writer:
         for value in values:
             key, partition = key_of(value, partitions)
-            await writer.write(PAYMENTS_RAW, partition, key, value)
+            await writer.write(PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
             count += 1
     return count
 
@@ -135,7 +136,7 @@ class Load:
                 burst = _BURST_FACTOR if chance is not None and chance.random() < _BURST_SHARE else 1
                 for value in islice(self._values, per_tick * burst):
                     key, partition = key_of(value, partitions)
-                    await writer.write(PAYMENTS_RAW, partition, key, value)
+                    await writer.write(PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
                     self.sent += 1
                 await asyncio.sleep(_TICK_S)  # keeps the rate
 

@@ -112,7 +112,10 @@ class IngestHandler:
         if value is None and record.key is None:
             # A record must have a key or a value
             value, detail = b"", f"{detail} (written as an empty value, as it has no key either)"
-        notes = (REASON, refusal.reason.encode()), (DETAIL, detail.encode()), (SERVICE, b"ingest")
+        notes: Headers = (REASON, refusal.reason.encode()), (DETAIL, detail.encode()), (SERVICE, b"ingest")
+        submitted_by = header(record.headers, SUBMITTED_BY)
+        if submitted_by is not None and decode_submitted_by(submitted_by) is not None:  # else of any length
+            notes = (*notes, (SUBMITTED_BY, submitted_by))
         return Output(PAYMENTS_DEAD_LETTER, self._partition, record.key, value, (*notes, *self._origin(record)))
 
     def _origin(self, record: Record) -> Headers:

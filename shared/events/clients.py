@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from shared.events.headers import SUBMITTED_BY, Headers
+
 CLIENT_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 KEY_ID_PATTERN: Final = re.compile(r"[0-9a-f]{16}")
 
@@ -59,6 +61,10 @@ def encode_submitted_by(submitted_by: SubmittedBy) -> bytes:
     """Encode the value of the header `submitted-by`: `client:key_id`, and `:house` after it where the key may that."""
     house = ":house" if submitted_by.house else ""
     return f"{submitted_by.client}:{submitted_by.key_id}{house}".encode()
+
+
+BY_OPERATOR: Final[Headers] = ((SUBMITTED_BY, encode_submitted_by(OPERATOR)),)
+"""Headers of a raw record that an operator's command writes."""
 
 
 @lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ import uvloop
 
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.headers import ORIGIN, header
 from shared.events.validation import key_of
 from shared.kafka.admin.groups import wait_drained
@@ -129,7 +130,7 @@ async def _steady(writer: IdempotentWriter, source: Iterator[bytes], rate: int, 
 async def _one(writer: IdempotentWriter, value: bytes, sent: dict[bytes, float]) -> None:
     begun = time.monotonic()
     key, partition = key_of(value, PARTITIONS)
-    at = await writer.send(catalogue.PAYMENTS_RAW, partition, key, value)
+    at = await writer.send(catalogue.PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
     sent[b"%b:%d:%d" % (at.topic.encode(), at.partition, at.offset)] = begun
 
 

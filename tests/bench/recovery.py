@@ -21,6 +21,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.process import ManagedProcess
 from deploy.local.supervisor.stack import Stack
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.validation import key_of
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.cluster import Cluster
@@ -137,7 +138,7 @@ async def _pay(bootstrap_servers: str) -> None:
         for number, value in enumerate(payments("recovery", 10**9, accounts=5000)):
             await asyncio.sleep(max(began_s + number / RATE - time.monotonic(), 0))
             key, partition = key_of(value, PARTITIONS)
-            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
 
 
 async def _repeat(watch: Watch, times: int, fault: Callable[[], Awaitable[float]]) -> list[float]:

@@ -18,6 +18,7 @@ from deploy.cli.topics import topics
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_RAW
+from shared.events.clients import BY_OPERATOR
 from shared.events.headers import ORIGIN, RESUBMISSION_OF, Coordinates, header
 from shared.events.partitions import PARTITIONS_MAX
 from shared.events.postings import Posting, decode_ledger_event
@@ -70,7 +71,7 @@ class Operator:
         async def send() -> tuple[int, int]:
             key, partition = key_of(value, PARTITIONS)
             async with IdempotentWriter(self.brokers) as writer:
-                return (await writer.send(PAYMENTS_RAW, partition, key, value))[1:3]
+                return (await writer.send(PAYMENTS_RAW, partition, key, value, BY_OPERATOR))[1:3]
 
         return asyncio.run(send())
 

@@ -10,6 +10,7 @@ import pytest
 
 from deploy.local.kafka.cluster import LocalKafka
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.validation import key_of
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.harness import Service, services, wait_until
@@ -33,7 +34,7 @@ async def trickle(bootstrap_servers: str) -> AsyncIterator[None]:
                 if done.is_set():
                     return
                 key, partition = key_of(value, PARTITIONS)
-                await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+                await writer.write(catalogue.PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
                 await writer.flush()
                 await asyncio.sleep(PAUSE_S)
 

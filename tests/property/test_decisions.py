@@ -3,7 +3,6 @@
 Invariant: nothing but effects without an outbox is found, whatever the order of payments, account events and changes.
 """
 
-import json
 import random
 
 from hypothesis import given, settings
@@ -17,7 +16,16 @@ from shared.events.transfers import AccountClosed, AccountOpened
 from tests.generate import CURRENCIES
 from tests.memory import Pipeline
 from tests.partitions import PARTITIONS
-from tests.property.test_pipeline_against_model import CLIENTS, ENDS, house_accounts, payments, reversals, terms
+from tests.property.test_pipeline_against_model import (
+    CLIENTS,
+    ENDS,
+    house_accounts,
+    openings,
+    payments,
+    raw,
+    reversals,
+    terms,
+)
 
 Change = tuple[str, str, Fee | Rate | Subscriptions | None]
 
@@ -47,7 +55,9 @@ changes: st.SearchStrategy[Change] = (
     )
 )
 paid = payments(accounts)
-inputs = st.lists(paid | paid | paid | reversals(accounts) | terms | changes | st.just(b"no payment"), max_size=50)
+inputs = st.lists(
+    paid | paid | paid | reversals(accounts) | terms | openings() | changes | st.just(b"no payment"), max_size=50
+)
 
 
 @given(inputs, st.integers(), st.integers(0, 90_000))
@@ -60,8 +70,10 @@ def test_no_decision_of_the_services_is_found_wrong(given: list[object], seed: i
             pipeline.refer(*one)
         elif isinstance(one, AccountOpened | AccountClosed):
             pipeline.order(one)
-        else:
-            pipeline.send(one if isinstance(one, bytes) else json.dumps(one).encode())
+        elif isinstance(one, bytes):
+            pipeline.send(one)
+        elif isinstance(one, dict):
+            pipeline.send(*raw(one)[:2])
         pipeline.now_ms += chance.randint(0, pace_ms)
         work(pipeline, chance, chance.randint(0, 4))
     while work(pipeline, chance, 1):

@@ -1,5 +1,7 @@
 """ingest, transform and ledger in memory against the plain model, in random order, with aborts and killed processes.
 
+Several clients send payments, from accounts of their own and of others, and open accounts.
+
 Whether a payment has cover may depend on which record the ledger processes first, so the model gets the order of the
 commits; it computes all else. Every client is notified of its debits and credits.
 """
@@ -12,14 +14,16 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED
+from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions
+from shared.events.headers import SUBMITTED_BY, Headers
 from shared.events.partitions import partition_for
+from shared.events.postings import Account, AccountTerms, decode_terms
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, decode_transfer
 from tests import observed
 from tests.generate import CURRENCIES, FEES, RATES, expected, generate
 from tests.memory import End, Pipeline
-from tests.model import LARGEST_MINOR, Books, Intake, Line
+from tests.model import LARGEST_MINOR, Books, Client, Intake, Line, client_of
 from tests.partitions import PARTITIONS
 
 CLIENTS = ["anna", "berta", "carla", "dora"]
@@ -36,9 +40,20 @@ amounts_minor = st.integers(1, 3000) | st.sampled_from(
 )
 currencies = st.sampled_from(CURRENCIES)
 days = st.sampled_from(["2026-01-05", "2026-02-28"])
+owners = st.just("operator") | st.sampled_from(["alpha", "beta"])
+versions = st.none() | st.integers(0, 3)
 terms: st.SearchStrategy[AccountOpened | AccountClosed] = st.builds(
-    AccountOpened, st.sampled_from(CLIENTS), st.none() | st.sampled_from(LIMITS_MINOR)
+    AccountOpened,
+    st.sampled_from(CLIENTS),
+    st.none() | st.sampled_from(LIMITS_MINOR),
+    owners,
+    expected_version=versions,
 ) | st.builds(AccountClosed, st.sampled_from(CLIENTS))
+# Mostly the operator, so that most payments are decided by their cover
+submitters = st.just("operator::house") | st.sampled_from(
+    ["alpha:0123456789abcdef", "beta:fedcba9876543210", "alpha:00112233445566aa:house", "operator:", "malformed", None]
+)
+RECEIVED_ON = "1970-01-01"  # the pipeline's clock stands still
 
 
 def house_accounts(partitions: int) -> list[str]:
@@ -58,6 +73,7 @@ def payments(draw: st.DrawFn, accounts: st.SearchStrategy[str]) -> Line:
         "amount_minor": draw(amounts_minor),
         "currency": draw(currencies),
         "value_date": draw(days),
+        "by": draw(submitters),
     }
     bought = draw(st.none() | currencies)
     return line if bought is None else line | {"credit_currency": bought}
@@ -65,25 +81,52 @@ def payments(draw: st.DrawFn, accounts: st.SearchStrategy[str]) -> Line:
 
 def reversals(accounts: st.SearchStrategy[str]) -> st.SearchStrategy[Line]:
     return st.builds(
-        lambda payment_id, debtor, reverses, day: {
+        lambda payment_id, debtor, reverses, day, by: {
             "schema_version": 2,
             "type": "reversal",
             "payment_id": payment_id,
             "debtor": debtor,
             "reverses": reverses,
             "value_date": day,
+            "by": by,
         },
         st.integers(8, 20).map(str),
         accounts,
         payment_ids,
         days,
+        submitters,
     )
+
+
+@st.composite
+def openings(draw: st.DrawFn) -> Line:
+    """A command to open an account; its identity may be a payment's."""
+    line = {
+        "schema_version": 2,
+        "type": "account_opening",
+        "payment_id": draw(payment_ids),
+        "debtor": draw(st.sampled_from(CLIENTS)),
+        "by": draw(submitters),
+    }
+    if draw(st.booleans()):
+        line["overdraft_minor"] = draw(st.none() | st.sampled_from(LIMITS_MINOR))
+    if draw(st.booleans()):
+        line["expected_version"] = draw(versions)
+    return line | ({"owner": draw(st.none() | owners)} if draw(st.booleans()) else {})
+
+
+def raw(line: Line) -> tuple[bytes, Headers, Client | None]:
+    """The raw record of a line, and who sent it: the operator where the line does not say."""
+    sent = {name: said for name, said in line.items() if name != "by"}
+    by = line.get("by", "operator::house")
+    headers = () if by is None else ((SUBMITTED_BY, by.encode()),)
+    return json.dumps(sent).encode(), headers, client_of(by)
 
 
 def inputs(partitions: int) -> st.SearchStrategy["list[Line | AccountOpened | AccountClosed]"]:
     accounts = st.sampled_from(CLIENTS + house_accounts(partitions))
     paid = payments(accounts)
-    return st.lists(paid | paid | paid | reversals(accounts) | terms, min_size=15, max_size=60)
+    return st.lists(paid | paid | paid | reversals(accounts) | terms | openings(), min_size=15, max_size=60)
 
 
 class Checked:
@@ -101,9 +144,9 @@ class Checked:
         if isinstance(given, AccountOpened | AccountClosed):
             self.pipeline.order(given)
             return
-        value = json.dumps(given).encode()
-        self.pipeline.send(value)
-        self.intake.take(value)
+        value, headers, client = raw(given)
+        self.pipeline.send(value, headers)
+        self.intake.take(value, client)
 
     def work(self) -> bool:
         """Run one transaction of any stage that has input; False if none has."""
@@ -119,14 +162,18 @@ class Checked:
 
     def _apply(self, value: bytes) -> None:
         transfer = decode_transfer(value)
-        if isinstance(transfer, AccountOpened):
-            self.books.open(transfer.account, transfer.overdraft_minor)
+        if isinstance(transfer, AccountOpened) and transfer.command_id:
+            identity = transfer.account, transfer.command_id
+            self.books.command(self.intake.accepted[identity], self.intake.clients[identity], RECEIVED_ON)
+        elif isinstance(transfer, AccountOpened):
+            self.books.open(transfer.account, transfer.overdraft_minor, transfer.owner, transfer.expected_version)
         elif isinstance(transfer, AccountClosed):
             self.books.close(transfer.account)
         elif isinstance(transfer, CreditLeg):
             self.books.credit((transfer.debtor, transfer.payment_id))
         else:
-            self.books.debit(self.intake.accepted[transfer.debtor, transfer.payment_id])
+            identity = transfer.debtor, transfer.payment_id
+            self.books.debit(self.intake.accepted[identity], self.intake.clients[identity])
 
     def assert_alike(self) -> None:
         """Check that the model and the pipeline agree in full."""
@@ -140,12 +187,31 @@ class Checked:
         assert {name: state.overdraft_minor for name, state in clients.items()} == {
             name: self.books.limits_minor.get(name, 0) for name in clients
         }
+        for name, state in clients.items():
+            assert (state.owner, state.version) == (self.books.owners[name], self.books.versions[name]), name
+        self._assert_followed(clients)
         counts = [
             sum(len(pipeline.logs[topic, partition]) for partition in range(self.partitions))
             for topic in (PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER)
         ]
         assert counts == [self.intake.repeats, self.intake.conflicts]
         self._assert_effects()
+
+    def _assert_followed(self, clients: dict[str, Account]) -> None:
+        """Check that the last records of ledger.accounts are the accounts that were opened or closed.
+
+        The opening of an account that has had money, for the operator and without overdraft, changes nothing.
+        """
+        followed = {
+            (record.key or b"").decode(): decode_terms(record.value or b"")
+            for partition in range(self.partitions)
+            for record in self.pipeline.logs[LEDGER_ACCOUNTS, partition]
+        }
+        assert followed == {
+            name: AccountTerms(state.owner, state.version, state.overdraft_minor, state.closed)
+            for name, state in clients.items()
+            if state.version or name in followed
+        }
 
     def _assert_effects(self) -> None:
         """Check that each committed leg that changed a client's balance requests one effect, and nothing else does."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.headers import SUBMITTED_BY
 from shared.events.validation import key_of
 from tests.simulation import judge
 from tests.simulation.cluster import Note
@@ -96,7 +97,8 @@ class Run:
     async def _write(self, written: Written) -> None:
         key, value = written.key, written.value.encode()
         partition = key_of(value, self._plan.partitions)[1] if written.topic == PAYMENTS_RAW else 0
-        await self._world.write(written.topic, partition, None if key is None else key.encode(), value)
+        headers = () if written.submitted_by is None else ((SUBMITTED_BY, written.submitted_by.encode()),)
+        await self._world.write(written.topic, partition, None if key is None else key.encode(), value, headers)
 
     async def _drain(self, deadline_s: float) -> float:
         """Wait until everything is booked; returns how long it took, in virtual time."""

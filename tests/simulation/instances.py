@@ -13,6 +13,7 @@ from unittest import mock
 import services.ingest.__main__ as ingest
 import services.ledger.__main__ as ledger
 import services.transform.__main__ as transform
+from shared.events.installation import Ownership
 from shared.kafka.runtime.runtime import Runtime
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load
 from shared.telemetry.server import Health
@@ -94,7 +95,8 @@ class Instance:
         async with AsyncExitStack() as stack:
             # Not read from the cluster: requests before the first one would give every seed another history
             given = mock.AsyncMock(return_value=INSTALLATION)
-            with mock.patch.multiple(ledger, check_topics=given, installation_id=given):
+            enforced = mock.AsyncMock(return_value=Ownership((0,) * self.partitions, 0))
+            with mock.patch.multiple(ledger, check_topics=given, installation_id=given, ownership=enforced):
                 workload = await module.build(settings, stack)
             return await Runtime(workload, settings, module.TOPICS, Health()).run(stop)
 

@@ -9,7 +9,13 @@ from deploy.checkers.verdict import Kind, Verdict
 from shared.eos.progress import NEXT_OFFSET_KEY, TransactionNote, decode_next_offset, offset_metadata
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.installation import Installation, encode_installation
+from shared.events.installation import (
+    OWNERSHIP_KEY,
+    Installation,
+    Ownership,
+    encode_installation,
+    encode_ownership,
+)
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.client.batches import Batch, Marker
 from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header
@@ -127,7 +133,10 @@ def audit(cluster: Cluster) -> Verdict:
     judged = Audit(ends, partitions=partitions)
     # The services of a history are given it as well
     made = encode_installation(Installation(INSTALLATION, 0))
-    judged.feed(catalogue.INSTALLATION, 0, [Record(catalogue.INSTALLATION, 0, 0, 0, INSTALLATION.encode(), made, ())])
+    enforced = encode_ownership(Ownership((0,) * partitions, 0))
+    given = (INSTALLATION.encode(), made), (OWNERSHIP_KEY, enforced)
+    records = [Record(catalogue.INSTALLATION, 0, at, 0, key, value, ()) for at, (key, value) in enumerate(given)]
+    judged.feed(catalogue.INSTALLATION, 0, records)
     for topic in TOPICS:
         for partition in cluster.topic(topic):
             judged.feed(topic, partition.target[1], _records(partition))

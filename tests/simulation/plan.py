@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from shared.events import catalogue
+from shared.events.clients import OPERATOR, encode_submitted_by
 from shared.events.effects import EVERY_ACCOUNT
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from tests.simulation.faults import (
@@ -54,6 +55,21 @@ FIRST_VERSION_EVERY: Final = 2
 CLIENTS: Final = tuple(f"client-{number}" for number in range(12))
 CURRENCIES: Final = ("CZK", "EUR", "JPY")
 
+CLIENTS_EVERY: Final = 5
+"""One history in so many has payments of several clients, and accounts that they open."""
+OPENINGS: Final = 14
+_OPERATOR: Final = encode_submitted_by(OPERATOR).decode()
+SUBMITTERS: Final = (
+    "alpha:0123456789abcdef",
+    "alpha:0123456789abcdef",
+    "beta:fedcba9876543210",
+    "treasury:00112233445566aa:house",
+    "operator:0000000000000000",
+    "malformed",
+    None,
+)
+"""Headers of raw records, besides the operator's."""
+
 _TRANSACTION_APIS: Final = (
     "InitProducerId",
     "AddPartitionsToTxn",
@@ -98,12 +114,14 @@ class Written(msgspec.Struct, frozen=True):
     Attributes:
         at_s: seconds of virtual time from the beginning.
         key, value: text; no key where it is None.
+        submitted_by: text of the header; no header where it is None.
     """
 
     at_s: float
     topic: str
     key: str | None
     value: str
+    submitted_by: str | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -134,7 +152,10 @@ def plan(seed: int, partitions: int = PARTITIONS) -> Plan:
     """The history of a seed: most have two instances a service, 60 payments and three faults."""
     chance = random.Random(f"plan-{seed}")
     instances = {service: chance.choices((1, 2, 3), (1, 6, 1))[0] for service in SERVICES}
-    inputs = tuple(sorted((*_payments(chance, partitions), *_reference(chance)), key=lambda one: one.at_s))
+    payments, reference = list(_payments(chance, partitions)), list(_reference(chance))
+    if seed % CLIENTS_EVERY == CLIENTS_EVERY - 2:
+        payments = list(_by_clients(seed, iter(payments)))
+    inputs = tuple(sorted((*payments, *reference), key=lambda one: one.at_s))
     number = chance.choices((0, 1, 2, 3, 4, 5, 6), (1, 2, 4, 6, 4, 2, 1))[0]
     faults = [fault for _ in range(number) for fault in _faults(chance, instances, partitions)]
     first_wait_s = chance.choices((0.0, 3.0), (1, 7))[0]
@@ -191,8 +212,30 @@ def _line(at_s: float, line: dict[str, Any]) -> Written:
     return _raw(at_s, line["debtor"], json.dumps(line))
 
 
-def _raw(at_s: float, key: str | None, value: str) -> Written:
-    return Written(at_s, catalogue.PAYMENTS_RAW, key, value)
+def _raw(at_s: float, key: str | None, value: str, submitted_by: str | None = _OPERATOR) -> Written:
+    return Written(at_s, catalogue.PAYMENTS_RAW, key, value, submitted_by)
+
+
+def _by_clients(seed: int, payments: Iterator[Written]) -> Iterator[Written]:
+    """Some payments of other clients than the operator, and commands that open accounts."""
+    chance = random.Random(f"clients-{seed}")
+    for payment in payments:
+        submitted_by = chance.choice(SUBMITTERS) if chance.random() < 0.3 else payment.submitted_by
+        yield msgspec.structs.replace(payment, submitted_by=submitted_by)
+    openings: list[tuple[dict[str, Any], str | None]] = []
+    for number in range(OPENINGS):
+        if openings and chance.random() < 0.3:
+            line, submitted_by = chance.choice(openings)  # a repeat, perhaps of another client
+        else:
+            line = _head(number, chance.choice(CLIENTS[:4])) | {"type": "account_opening"}
+            line = {name: said for name, said in line.items() if name != "value_date"}
+            line |= chance.choice(({}, {}, {"overdraft_minor": 500}, {"overdraft_minor": None}))
+            line |= chance.choice(({}, {"expected_version": chance.randrange(3)}))
+            line |= chance.choice(({}, {}, {"owner": chance.choice(("alpha", "beta"))}))
+            submitted_by = chance.choice(SUBMITTERS)
+            openings.append((line | {"payment_id": f"O-{number}"}, submitted_by))
+            line = openings[-1][0]
+        yield _raw(chance.uniform(*INPUTS_S), line["debtor"], json.dumps(line), submitted_by)
 
 
 def _reference(chance: random.Random) -> Iterator[Written]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from deploy.drills.clients.record_batches import record_batch
 from shared.events import catalogue
+from shared.events.headers import Headers
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch
 from shared.kafka.runtime.scope import now_ms
@@ -75,12 +76,14 @@ class World:
         """Start a broker again."""
         self.cluster.start(node)
 
-    async def write(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
+    async def write(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+    ) -> None:
         """Append a record from outside, again until it is replicated: there may be several of it."""
         written = self.cluster.partitions[topic, partition]
         while True:
             if written.leader in self.cluster.alive and self.cluster.takes_appends(written):
-                written.log.append(record_batch([(key, value)], timestamp_ms=now_ms()))
+                written.log.append(record_batch([(key, value)], timestamp_ms=now_ms(), headers=headers))
                 self.cluster.appended(written)
                 if await written.replicated(written.log.end, WRITE_TIMEOUT_S):
                     return

@@ -193,6 +193,16 @@ def test_a_bad_record_keeps_its_bytes_and_key_and_is_not_remembered(handler: Ing
     assert process(handler, 8, payment()).topic == PAYMENTS_ACCEPTED
 
 
+@pytest.mark.parametrize(
+    ("value", "kept"), [(b"alpha:0123456789abcdef", b"alpha:0123456789abcdef"), (b"a" * 1_000_000, None)]
+)
+def test_a_dead_letter_says_who_submitted_it(handler: IngestHandler, value: bytes, kept: bytes | None) -> None:
+    [output] = handler.process(raw(7, b"no payment")._replace(headers=((SUBMITTED_BY, value),)))
+    assert header(output.headers, SUBMITTED_BY) == kept
+    [output] = handler.refuse(raw(7, payment())._replace(headers=((SUBMITTED_BY, value),)), "it is too large")
+    assert header(output.headers, SUBMITTED_BY) == kept
+
+
 def test_a_tombstone_is_refused_as_a_tombstone(handler: IngestHandler) -> None:
     output = process(handler, 7, None)
     assert reason(output) == b"not_json"

@@ -17,6 +17,7 @@ from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.stage import Stage
 from deploy.local.process import ManagedProcess
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER, PAYMENTS_DEDUPLICATED, PAYMENTS_RAW
+from shared.events.clients import BY_OPERATOR
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.events.validation import key_of
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -137,8 +138,8 @@ async def sent_twice(stage: Stage) -> None:
     other = (partition + 1) % partitions
     async with IdempotentWriter(stage.access, client_id=stage.name) as writer:
         for value in values:
-            await writer.send(PAYMENTS_RAW, partition, key, value)
+            await writer.send(PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
         stage.step("the first payment is sent again, the second one to another partition")
-        await writer.send(PAYMENTS_RAW, partition, key, values[0])
-        await writer.send(PAYMENTS_RAW, other, key, values[1])
+        await writer.send(PAYMENTS_RAW, partition, key, values[0], BY_OPERATOR)
+        await writer.send(PAYMENTS_RAW, other, key, values[1], BY_OPERATOR)
     await booked_once(stage, values, [partition, other], {PAYMENTS_DEDUPLICATED: 1, PAYMENTS_DEAD_LETTER: 1})

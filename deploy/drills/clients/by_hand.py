@@ -15,9 +15,10 @@ from deploy.drills.clients.stock import stock_producer
 from shared.eos.crash import NO_CRASHES
 from shared.eos.progress import NEXT_OFFSET_KEY, NextOffset, encode_next_offset
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR, OPERATOR
 from shared.events.headers import Coordinates
 from shared.events.partitions import partition_for
-from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
+from shared.events.payments import SCHEMA_VERSION, Payment, encode_accepted, encode_instruction
 from shared.events.postings import (
     ACCOUNT_PREFIX,
     CREDIT,
@@ -103,17 +104,18 @@ class Hand:
         payment_id = f"{error}-{number}"
         payment = Payment(payment_id, debtor, creditor, amount, CURRENCY, SCHEMA_VERSION, None, DAY)
         value = encode_instruction(payment)
-        raw = await (self._abort(p, value) if error is Error.ABORTED else self._put(catalogue.PAYMENTS_RAW, p, value))
+        raw = await (self._abort(p, value) if error is Error.ABORTED else self._send(p, value))
         origin = self._first_raw or raw
         self._first_raw = origin
+        value = encode_accepted(payment, -1, OPERATOR)
         accepted = await self._put(catalogue.PAYMENTS_ACCEPTED, p, value, origin=raw, source=raw)
-        transfer = Transfer(
-            payment_id, debtor, creditor, amount, CURRENCY, amount, CURRENCY, DAY, priced_by=PricedBy(None, None)
-        )
+        priced_by = PricedBy(None, None)
+        money = amount, CURRENCY, amount, CURRENCY
+        transfer = Transfer(payment_id, debtor, creditor, *money, DAY, priced_by=priced_by, submitted_by=OPERATOR)
         ordered = await self._put(catalogue.LEDGER_TRANSFERS, p, encode_transfer(transfer), origin=raw, source=accepted)
         moved = amount * 2 if error is Error.ALTERED else amount
         debits = Entry(debtor, CURRENCY, -moved), Entry(f"in-transit@{p}", CURRENCY, moved)
-        debit = Posting(payment_id, DEBIT, debtor, creditor, debits, DAY)
+        debit = Posting(payment_id, DEBIT, debtor, creditor, debits, DAY, submitted_by=OPERATOR)
         posted = await self._post(debit, raw, ordered)
         if error is Error.TORN:
             return Planted(error, payment_id, [_break(Kind.TORN, posted)])
@@ -156,13 +158,21 @@ class Hand:
         self.records += 1
         return Coordinates(topic, partition, written.offset)
 
+    async def _send(self, partition: int, value: bytes) -> Coordinates:
+        """Write a raw record."""
+        written = await self._writer.send(catalogue.PAYMENTS_RAW, partition, None, value, BY_OPERATOR)
+        self.records += 1
+        return Coordinates(catalogue.PAYMENTS_RAW, partition, written.offset)
+
     async def _abort(self, partition: int, value: bytes) -> Coordinates:
         """Write a raw record in a transaction, and abort it."""
         async with stock_producer(
             self._brokers, transactional_id="by-hand-aborted", request_timeout_ms=_TIMEOUT_MS
         ) as producer:
             await producer.begin_transaction()
-            written = await producer.send_and_wait(catalogue.PAYMENTS_RAW, value, partition=partition)
+            written = await producer.send_and_wait(
+                catalogue.PAYMENTS_RAW, value, partition=partition, headers=BY_OPERATOR
+            )
             await producer.abort_transaction()
         self.records += 1
         return Coordinates(catalogue.PAYMENTS_RAW, partition, written.offset)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deploy.drills.clients.stock import stock_producer
 from shared.events.catalogue import PAYMENTS_RAW
+from shared.events.clients import BY_OPERATOR
 from shared.events.validation import key_of
 
 
@@ -38,7 +39,7 @@ async def main(servers: str, client_id: str, values: list[bytes], progress: Prog
     async with stock_producer(servers, **options) as producer:
         for number, value in enumerate(values[begin:], begin + 1):
             key, partition = key_of(value, partitions)
-            await producer.send_and_wait(PAYMENTS_RAW, value, key, partition)
+            await producer.send_and_wait(PAYMENTS_RAW, value, key, partition, headers=BY_OPERATOR)
             progress.write(number)
 
 

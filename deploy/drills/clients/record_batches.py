@@ -4,6 +4,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from shared.events.headers import Headers
 from shared.kafka.client.batches import Batch, Marker, decode
 from shared.kafka.protocol.primitives import encode_uvarint
 
@@ -54,9 +55,10 @@ def record_batch(
     *,
     attributes: int = 0,
     timestamp_ms: int = 0,
+    headers: Headers = (),
 ) -> Batch:
-    """A batch of keys and values, at offset 0."""
-    data = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(records))
+    """A batch of keys and values, at offset 0; each has all headers."""
+    data = b"".join(_record(delta, key, value, headers) for delta, (key, value) in enumerate(records))
     last, count = len(records) - 1, len(records)
     covered = _FROM_ATTRIBUTES.pack(
         attributes, last, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, count
@@ -67,8 +69,9 @@ def record_batch(
     return decode(header + crc32c(covered).to_bytes(4, "big") + covered)[0]
 
 
-def _record(offset_delta: int, key: bytes | None, value: bytes | None) -> bytes:
-    content = bytes(2) + _varint(offset_delta) + _nullable(key) + _nullable(value) + _varint(0)
+def _record(offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    content = bytes(2) + _varint(offset_delta) + _nullable(key) + _nullable(value) + _varint(len(headers))
+    content += b"".join(_nullable(name.encode()) + _nullable(said) for name, said in headers)
     return _varint(len(content)) + content
 
 
