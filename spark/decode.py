@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
-from shared.events import effects, headers, payments, postings, reference, transfers
+from shared.events import clients, effects, headers, installation, payments, postings, reference, transfers
 from spark.schemas import DAY, ENTRY, TABLES, UNDECODABLE, WHERE, Table, tables_of
 
 NOTES = (headers.REASON, headers.DETAIL, headers.SERVICE)
@@ -29,7 +29,7 @@ _LINKS = (headers.ORIGIN, headers.SOURCE)
 
 
 def located(records: DataFrame) -> DataFrame:
-    """Return WHERE of `spark.schemas`, then `value`, and for each of NOTES a column `header_<name>`.
+    """Return WHERE of `spark.schemas`, `value`, and for each of NOTES and SUBMITTED_BY a column `header_<name>`.
 
     The records have the columns of `spark.session.COLUMNS`.
     """
@@ -51,7 +51,7 @@ def located(records: DataFrame) -> DataFrame:
         *("topic", "partition", "offset", "timestamp", "key"),
         *(column for name in _LINKS for column in _coordinates(name)),
         "value",
-        *(_header(name).alias(f"header_{name}") for name in NOTES),
+        *(_header(name).alias(f"header_{name}") for name in (*NOTES, headers.SUBMITTED_BY)),
     )
 
 
@@ -74,6 +74,7 @@ def _coordinates(name: str) -> tuple[Column, ...]:
 STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "payments": payments.AcceptedPayment,
     "reversals": payments.AcceptedReversal,
+    "openings": payments.AcceptedOpening,
     "repeats": payments.Repeat,
     "transfers": transfers.Transfer,
     "transfer_reversals": transfers.TransferReversal,
@@ -85,6 +86,8 @@ STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "accounts_opened": transfers.AccountOpened,
     "accounts_closed": transfers.AccountClosed,
     "account_states": postings.Account,
+    "account_terms": postings.AccountTerms,
+    "ownership": installation.Ownership,
     "effect_requests": effects.EffectRequest,
     "effect_resolutions": effects.Resolution,
     "effect_results": effects.EffectResult,
@@ -102,20 +105,25 @@ UNKNOWN: Final = "unknown"
 """Column of parsed rows: whether the record has a field that no event of its topic has."""
 
 _RAW = "payments_raw"
+_OPENING = "account_opening"
 _KEYED = {
     "account_states": ("account", postings.ACCOUNT_PREFIX.decode()),
+    "account_terms": ("account", ""),
+    "ownership": ("", installation.OWNERSHIP_KEY.decode()),
     "effects_waiting": ("effect_id", effects.WAITING_PREFIX.decode()),
     "reference_fees": ("currency", ""),
     "reference_rates": ("pair", ""),
     "reference_subscriptions": ("account", ""),
 }
-"""Changelogs and reference data: the column that the key names, and the prefix of the keys that are landed."""
+"""Tables of compacted topics: the column that the key names, if any, and the prefix of the keys that are landed."""
 NOT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    _RAW: ("value",),
+    _RAW: ("value", "submitted_by"),
     "dead_letters": ("value", *NOTES),
     "effect_dead_letters": ("value", *NOTES),
     "repeats": ("first_partition", "first_offset"),
     "account_states": ("account", "deleted"),
+    "account_terms": ("account", "deleted"),
+    "ownership": ("deleted",),
     "effects_waiting": ("effect_id", "deleted"),
     "reference_fees": ("currency", "deleted"),
     "reference_rates": ("pair", "deleted"),
@@ -126,6 +134,7 @@ _OF_VERSION_1 = ("account_from", "account_to", "occurred_at", "memo")
 _READ_AS: Final[Mapping[str, DataType]] = {
     # An entry is [account, currency, amount_minor]: an array of several types can be read as text only
     "entries": ArrayType(ArrayType(StringType())),
+    "submitted_by": ArrayType(StringType()),  # [client, key_id, house], likewise
     # Absent is the default and null is unlimited: only a variant distinguishes them
     "overdraft_minor": VariantType(),
 }
@@ -255,7 +264,9 @@ def _column(name: str, table: Table) -> Column:
     elif name == "entries":
         found = _entries()
     elif name == "overdraft_minor":
-        found = _overdraft(table)
+        found = _overdraft(default_of(table.name, name))
+    elif name == "submitted_by":
+        found = _submitted_by()
     elif name in NOT_FIELDS.get(table.name, ()):
         found = _from_elsewhere(name, table)
     return found
@@ -274,6 +285,9 @@ def _from_elsewhere(name: str, table: Table) -> Column:
 
 def _of_raw(name: str) -> Column:
     """Return a field of a raw record in the current version (`shared.events.payments`); null where it is unknown."""
+    if name == "submitted_by":
+        said = F.col(f"header_{headers.SUBMITTED_BY}")
+        return F.when(said.rlike(_SUBMITTED_BY), said)
     of_version_1 = {
         "schema_version": F.lit(payments.SCHEMA_VERSION),
         "type": F.lit("payment"),
@@ -286,7 +300,10 @@ def _of_raw(name: str) -> Column:
         "reference": F.coalesce("event.memo", F.lit("")),
     }
     defaults = {"type": "payment", "reference": ""}
-    current = F.coalesce(f"event.{name}", F.lit(defaults.get(name)))
+    if name == "overdraft_minor":
+        current = F.when(F.col("event.type") == _OPENING, _overdraft(default_of("openings", name)))
+    else:
+        current = F.coalesce(f"event.{name}", F.lit(defaults.get(name)))
     version = F.col("event.schema_version")
     return F.when(F.col("sound") & (version == 1), of_version_1.get(name, F.lit(None))).when(
         F.col("sound") & (version == payments.SCHEMA_VERSION), current
@@ -311,12 +328,20 @@ def _parts(entry: Column) -> tuple[Column, ...]:
     return F.get(entry, F.lit(0)), F.get(entry, F.lit(1)), F.get(entry, F.lit(2)).try_cast("long")
 
 
-def _overdraft(table: Table) -> Column:
+def _overdraft(default: object) -> Column:
     """Return the overdraft: null is unlimited, and absent is the event's default."""
     given = F.col("event.overdraft_minor")
-    return F.when(given.isNull(), F.lit(default_of(table.name, "overdraft_minor"))).otherwise(
-        F.try_variant_get(given, "$", "long")
-    )
+    return F.when(given.isNull(), F.lit(default)).otherwise(F.try_variant_get(given, "$", "long"))
+
+
+_SUBMITTED_BY = rf"^{clients.CLIENT_PATTERN.pattern}:({clients.KEY_ID_PATTERN.pattern})?(:house)?\z"
+
+
+def _submitted_by() -> Column:
+    """Return who submitted a payment, as the header of raw records says it: `client:key_id[:house]`."""
+    client, key_id, house = (F.get("event.submitted_by", F.lit(place)) for place in range(3))
+    scope = F.when(house == "true", F.lit(":house")).otherwise(F.lit(""))
+    return F.concat(client, F.lit(":"), F.coalesce(key_id, F.lit("")), scope)
 
 
 def _table_of_row(tables: tuple[Table, ...]) -> Column:

@@ -95,8 +95,8 @@ def last_offsets(night: Night, topic: str, offsets: int) -> Bounds:
     return {number: (max(0, of.start - offsets), of.start) for number, of in night.manifest.topics[topic].items()}
 
 
-ACCEPTED: Final = ("payments", "reversals")
-"""The tables of `payments.accepted`; ingest remembers the identities in both."""
+ACCEPTED: Final = ("payments", "reversals", "openings")
+"""The tables of `payments.accepted`; ingest remembers the identities in all of them."""
 
 
 class _Count(NamedTuple):

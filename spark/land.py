@@ -59,7 +59,7 @@ class Slice(NamedTuple):
 def slices(manifest: Manifest) -> Iterator[Slice]:
     """Yield the jobs of a cut: each topic in equal parts of at most `records_max` offsets, of all partitions. Pure."""
     # Topics that were added come last: a landing that a former version began keeps its jobs' numbers
-    for index, topic in enumerate(sorted(LANDED_TOPICS, key=ADDED_TOPICS.__contains__)):
+    for index, topic in enumerate([topic for topic in LANDED_TOPICS if topic not in ADDED_TOPICS] + [*ADDED_TOPICS]):
         pinned = session.offsets_to_read(manifest.topics.get(topic, {}))
         width = sum(end - begin for begin, end in pinned.values())
         parts = min(-(-width // max(1, manifest.settings.records_max)), _JOBS_OF_TOPIC_MAX)

@@ -62,6 +62,7 @@ class Agreement:
     fields: tuple[str, ...]
     rule: str = "true"  # a further condition on `p_<field>` and `c_<field>`, never null
     text: str = "''"  # an expression: the message where the rule does not hold
+    has_client: bool = False  # whether the child names who submitted it (`spark.ownership`)
 
 
 @dataclass(frozen=True)

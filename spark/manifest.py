@@ -35,6 +35,7 @@ PARTITIONS_MAX: Final = 1024
 """The bound of `spark.places`: a partition number has 10 bits in a place."""
 
 LANDED_TOPICS = (
+    catalogue.INSTALLATION,
     *catalogue.REFERENCE_TOPICS,
     "payments.raw",
     "payments.accepted",
@@ -43,6 +44,7 @@ LANDED_TOPICS = (
     "ledger.transfers",
     "ledger.postings",
     "ledger.balances",
+    catalogue.LEDGER_ACCOUNTS,
     "effects.requests",
     "effects.results",
     "effects.waiting",
@@ -67,8 +69,8 @@ KEPT_FOR_EVER: Final = frozenset(
 )
 """Topics whose logs always begin where they began first: no record of theirs may expire."""
 
-ADDED_TOPICS: Final = frozenset(catalogue.REFERENCE_TOPICS)
-"""Landed topics that older manifests do not name."""
+ADDED_TOPICS: Final = (*catalogue.REFERENCE_TOPICS, catalogue.INSTALLATION, catalogue.LEDGER_ACCOUNTS)
+"""Landed topics that older manifests do not name, in the order in which they were added."""
 
 
 class ManifestError(ValueError):
@@ -180,7 +182,7 @@ def decode(text: bytes) -> Manifest:
         raise ManifestError(f"this manifest has version {manifest.version}, and only 1 to {VERSION} can be read")
     if manifest.digest != _digest(manifest) or msgspec.json.decode(text) != _document(manifest):
         raise ManifestError(f"this manifest was altered: its digest is not {manifest.digest or 'there'}")
-    if not set(LANDED_TOPICS) - ADDED_TOPICS <= set(manifest.topics) <= set(LANDED_TOPICS) or set(
+    if not set(LANDED_TOPICS) - set(ADDED_TOPICS) <= set(manifest.topics) <= set(LANDED_TOPICS) or set(
         manifest.groups
     ) != set(INPUTS):
         raise ManifestError("this manifest does not name every topic and group")

@@ -83,6 +83,8 @@ SUBSCRIPTION: Final = StructType(
     ]
 )
 _PLACES = ArrayType(StringType())  # of reference records, `partition:offset` or null
+_OPENED = "account overdraft_minor owner version command_id expected_version value_date submitted_by"
+_OPENING = "payment_id debtor overdraft_minor expected_version owner schema_version"
 _INSTRUCTION = "payment_id debtor creditor amount_minor currency schema_version credit_currency value_date reference"
 _REVERSAL = "payment_id debtor reverses schema_version value_date reference"
 _REQUEST = (
@@ -100,6 +102,9 @@ TABLES: Final = {
             (
                 *_fields("value type", value=_BYTES),
                 *_fields(f"{_INSTRUCTION} reverses", amount_minor=_LONG, schema_version=_LONG),
+                *_fields(
+                    "overdraft_minor expected_version owner submitted_by", overdraft_minor=_LONG, expected_version=_LONG
+                ),
             ),
             (),
             "Payments as received: the bytes, and their fields in the current version where they can be read.",
@@ -108,7 +113,12 @@ TABLES: Final = {
             "payments",
             catalogue.PAYMENTS_ACCEPTED,
             "payment",
-            _fields(f"{_INSTRUCTION} received_at_ms", amount_minor=_LONG, schema_version=_LONG, received_at_ms=_LONG),
+            _fields(
+                f"{_INSTRUCTION} received_at_ms submitted_by",
+                amount_minor=_LONG,
+                schema_version=_LONG,
+                received_at_ms=_LONG,
+            ),
             ("payment_id", "debtor", "creditor", "amount_minor", "currency"),
             "Accepted payments.",
         ),
@@ -116,9 +126,20 @@ TABLES: Final = {
             "reversals",
             catalogue.PAYMENTS_ACCEPTED,
             "reversal",
-            _fields(f"{_REVERSAL} received_at_ms", schema_version=_LONG, received_at_ms=_LONG),
+            _fields(f"{_REVERSAL} received_at_ms submitted_by", schema_version=_LONG, received_at_ms=_LONG),
             ("payment_id", "debtor", "reverses"),
             "Accepted reversals.",
+        ),
+        Table(
+            "openings",
+            catalogue.PAYMENTS_ACCEPTED,
+            "account_opening",
+            _fields(
+                f"{_OPENING} received_at_ms submitted_by",
+                **dict.fromkeys(("overdraft_minor", "expected_version", "schema_version", "received_at_ms"), _LONG),
+            ),
+            ("payment_id", "debtor"),
+            "Accepted instructions to open an account.",
         ),
         Table(
             "repeats",
@@ -146,7 +167,7 @@ TABLES: Final = {
             "transfer",
             _fields(
                 "payment_id debtor creditor amount_minor currency credit_minor credit_currency value_date fee_minor "
-                "rate reference decline priced_by",
+                "rate reference decline priced_by submitted_by",
                 amount_minor=_LONG,
                 credit_minor=_LONG,
                 fee_minor=_LONG,
@@ -168,7 +189,7 @@ TABLES: Final = {
             "transfer_reversals",
             catalogue.LEDGER_TRANSFERS,
             "reversal",
-            _fields("payment_id debtor reverses value_date reference"),
+            _fields("payment_id debtor reverses value_date reference submitted_by"),
             ("payment_id", "debtor", "reverses", "value_date"),
             "Reversals, as ordered from the ledger.",
         ),
@@ -188,7 +209,7 @@ TABLES: Final = {
             "account_openings",
             catalogue.LEDGER_TRANSFERS,
             "account_opened",
-            _fields("account overdraft_minor", overdraft_minor=_LONG),
+            _fields(_OPENED, **dict.fromkeys(("overdraft_minor", "version", "expected_version"), _LONG)),
             ("account",),
             "Accounts to be opened, or given other terms.",
         ),
@@ -196,7 +217,7 @@ TABLES: Final = {
             "account_closings",
             catalogue.LEDGER_TRANSFERS,
             "account_closed",
-            _fields("account"),
+            _fields("account version", version=_LONG),
             ("account",),
             "Accounts to be closed.",
         ),
@@ -206,7 +227,7 @@ TABLES: Final = {
             "posting",
             _fields(
                 "payment_id leg debtor creditor entries value_date reversal reverses fee_minor rate reference "
-                "notified_by",
+                "notified_by submitted_by",
                 entries=ArrayType(ENTRY),
                 reversal=_BOOL,
                 fee_minor=_LONG,
@@ -219,15 +240,20 @@ TABLES: Final = {
             "declines",
             catalogue.LEDGER_POSTINGS,
             "decline",
-            _fields("payment_id debtor reason value_date reversal notified_by", reversal=_BOOL, notified_by=_PLACES),
+            _fields(
+                "payment_id debtor reason value_date reversal opening notified_by submitted_by",
+                reversal=_BOOL,
+                opening=_BOOL,
+                notified_by=_PLACES,
+            ),
             ("payment_id", "debtor", "reason", "value_date"),
-            "Payments and reversals that were not done.",
+            "Payments, reversals and openings of accounts that were not done.",
         ),
         Table(
             "accounts_opened",
             catalogue.LEDGER_POSTINGS,
             "account_opened",
-            _fields("account overdraft_minor", overdraft_minor=_LONG),
+            _fields(_OPENED, **dict.fromkeys(("overdraft_minor", "version", "expected_version"), _LONG)),
             ("account",),
             "Accounts that were opened, or got other terms.",
         ),
@@ -235,7 +261,7 @@ TABLES: Final = {
             "accounts_closed",
             catalogue.LEDGER_POSTINGS,
             "account_closed",
-            _fields("account"),
+            _fields("account version", version=_LONG),
             ("account",),
             "Accounts that were closed.",
         ),
@@ -244,14 +270,38 @@ TABLES: Final = {
             catalogue.LEDGER_BALANCES,
             "",
             _fields(
-                "account balances overdraft_minor closed deleted",
+                "account balances overdraft_minor closed owner version deleted",
                 balances=MapType(StringType(), MONEY),
                 overdraft_minor=_LONG,
                 closed=_BOOL,
+                version=_LONG,
                 deleted=_BOOL,
             ),
             ("account",),
             "Changelog of the ledger: an account's balances by currency. Only keys account/... are landed.",
+        ),
+        Table(
+            "account_terms",
+            catalogue.LEDGER_ACCOUNTS,
+            "",
+            _fields(
+                "account owner version overdraft_minor closed deleted",
+                version=_LONG,
+                overdraft_minor=_LONG,
+                closed=_BOOL,
+                deleted=_BOOL,
+            ),
+            ("account", "owner", "version"),
+            "An account's owner and terms after each account event; earlier ones may be compacted away.",
+        ),
+        Table(
+            "ownership",
+            catalogue.INSTALLATION,
+            "",
+            _fields("raw_from made_at_ms deleted", raw_from=ArrayType(_LONG), made_at_ms=_LONG, deleted=_BOOL),
+            ("raw_from", "made_at_ms"),
+            "From which offset of each partition on a raw record needs a client; the first one counts. Only the key "
+            "ownership is landed.",
         ),
         Table(
             "effect_requests",

@@ -75,6 +75,48 @@ def _of(check: str, kind: Kind, where: Where, *plants: Callable[[Clean], None]) 
     return (Wrong(plant, check, kind, where) for plant in plants)
 
 
+OWNERS: tuple[Wrong, ...] = (
+    *_of(
+        "cover",
+        Kind.UNAUTHORISED,
+        posted,
+        owners.debited_by_another_client,
+        owners.debited_by_nobody,
+        owners.debited_by_a_former_owner,
+        owners.reversed_by_another_client,
+        owners.house_debited_without_the_scope,
+        owners.owner_changed_by_another_client,
+        owners.opened_with_an_overdraft,
+        owners.opened_for_another_client,
+        owners.opened_by_nobody,
+        owners.account_of_the_operator_taken,
+        owners.closed_account_opened_by_its_client,
+    ),
+    *_of(
+        "cover",
+        Kind.WRONG_DECLINE,
+        posted,
+        owners.declined_as_unauthorised,
+        owners.owner_declined_as_unauthorised,
+        owners.declined_for_funds_though_unauthorised,
+        owners.declined_without_a_rate_though_unauthorised,
+        owners.opening_declined_without_a_cause,
+        owners.opening_declined_as_stale_at_its_version,
+        owners.command_declined_at_its_version,
+    ),
+    *_of(
+        "cover",
+        Kind.WRONG_ACCOUNT_EVENT,
+        posted,
+        owners.opened_at_a_stale_version,
+        owners.command_done_at_a_stale_version,
+        owners.version_skipped,
+        owners.version_kept_though_changed,
+    ),
+    *_of("accounts", Kind.OWNER_DIFFERS, owners.last_listed, owners.account_listed_with_another_owner),
+)
+"""Those on ownership."""
+
 ALL: tuple[Wrong, ...] = (
     *_of(
         "prices",
@@ -129,6 +171,7 @@ ALL: tuple[Wrong, ...] = (
         planted.original_reversed_and_not_found,
         planted.original_unknown_and_reversed,
     ),
+    *OWNERS,
     *_of("terms", Kind.TERMS_DIFFER, lambda world: last_state(world, world.bob), planted.state_with_other_terms),
     *_of(
         "refusals",
@@ -159,53 +202,12 @@ ALL: tuple[Wrong, ...] = (
     Wrong(planted.notified_by_a_superseded_subscription, "subscribed", Kind.WRONG_REFERENCE, paid),
 )
 
-OWNERS: tuple[Wrong, ...] = (
-    *_of(
-        "cover",
-        Kind.UNAUTHORISED,
-        posted,
-        owners.debited_by_another_client,
-        owners.debited_by_nobody,
-        owners.debited_by_a_former_owner,
-        owners.reversed_by_another_client,
-        owners.house_debited_without_the_scope,
-        owners.owner_changed_by_another_client,
-        owners.opened_with_an_overdraft,
-        owners.opened_for_another_client,
-        owners.opened_by_nobody,
-        owners.account_of_the_operator_taken,
-        owners.closed_account_opened_by_its_client,
-    ),
-    *_of(
-        "cover",
-        Kind.WRONG_DECLINE,
-        posted,
-        owners.declined_as_unauthorised,
-        owners.owner_declined_as_unauthorised,
-        owners.declined_for_funds_though_unauthorised,
-        owners.declined_without_a_rate_though_unauthorised,
-        owners.opening_declined_without_a_cause,
-        owners.opening_declined_as_stale_at_its_version,
-        owners.command_declined_at_its_version,
-    ),
-    *_of(
-        "cover",
-        Kind.WRONG_ACCOUNT_EVENT,
-        posted,
-        owners.opened_at_a_stale_version,
-        owners.command_done_at_a_stale_version,
-        owners.version_skipped,
-        owners.version_kept_though_changed,
-    ),
-    *_of("accounts", Kind.OWNER_DIFFERS, owners.last_listed, owners.account_listed_with_another_owner),
-)
-"""Those on ownership."""
-
 QUICK = (
     planted.fee_too_high,
     planted.declined_with_cover,
     planted.original_found_and_not_reversed,
     planted.request_and_result_lost,
+    owners.owner_changed_by_another_client,
 )
 """One of each of Spark's slower checks, for `make test`."""
 

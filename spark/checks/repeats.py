@@ -120,17 +120,32 @@ def _ranks(night: Night, remembered: Bounds) -> DataFrame:
 
 _REPEATS = "repeats:firsts"
 _CARRIED = "ingest_repeats"
-_CONTENT = "type debtor payment_id creditor amount_minor currency credit_currency value_date reference reverses"
+_CONTENT = (
+    "type debtor payment_id creditor amount_minor currency credit_currency value_date reference reverses "
+    "overdraft_minor expected_version owner"
+)
+_OF_OPENING = {
+    **dict.fromkeys(("overdraft_minor", "expected_version"), "cast(null as bigint)"),
+    "owner": "cast(null as string)",
+}
 _CONTENT_BY_TABLE = {
     "payments_raw": {"credit_currency": "coalesce(credit_currency, currency)"},
     "payments": {
         "type": "'payment'",
         "credit_currency": "coalesce(credit_currency, currency)",
         "reverses": "cast(null as string)",
+        **_OF_OPENING,
     },
     "reversals": {
         "type": "'reversal'",
         **dict.fromkeys(("creditor", "currency", "credit_currency"), "cast(null as string)"),
+        "amount_minor": "cast(null as bigint)",
+        **_OF_OPENING,
+    },
+    "openings": {
+        "type": "'account_opening'",
+        **dict.fromkeys(("creditor", "currency", "credit_currency", "value_date", "reverses"), "cast(null as string)"),
+        "reference": "''",  # as of every raw record
         "amount_minor": "cast(null as bigint)",
     },
 }

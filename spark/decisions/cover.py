@@ -1,8 +1,10 @@
-"""The ledger's decisions on cover, closed accounts and declines, taken again account by account (I3).
+"""The ledger's decisions on clients, cover, closed accounts and openings, taken again account by account (I3).
 
 An account lives on one partition, and the ledger decides the records of ledger.transfers there in their order. So the
-fold of an account's earlier postings, by their sources, is the state that a posting or decline was decided on. A
-posting that a repair wrote later takes the place that it should have had.
+fold of an account's earlier postings and account events, by their sources, is the state that a record was decided on.
+A record that a repair wrote later takes the place that it should have had.
+
+A posting names for whom it counts, which its link compares with the order. A house account's debits need no state.
 
 Invariant: a run reads its own records, and the balances and terms that the run before left. A decision is a break as
 long as a posting of the account that the ledger knew is missing: it is carried, and ends when that posting comes.
@@ -10,15 +12,31 @@ long as a posting of the account that the ledger knew is missing: it is carried,
 
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
 from shared.events.transfers import DeclineReason
 from spark.balances import visible
+from spark.decisions import owners
+from spark.decisions.owners import (
+    AUTHORISED,
+    FAULT_OF_DEBIT,
+    FAULT_OF_EVENT,
+    HAS_SCOPE,
+    IS_HOUSE,
+    OWNED_BY,
+    REASON_OF_OPENING,
+    SHOWN,
+    TERMS_TYPE,
+    client_of,
+    terms_of,
+    with_owners,
+)
 from spark.decisions.reference import decided
 from spark.history import whole
-from spark.night import Amount, Night, union, with_carried
+from spark.night import Amount, Night, by_partition, union, with_carried
+from spark.ownership import OWNER, raw_from
 from spark.places import PLACE, Log, bound, home, sourced, unstable, visible_up_to
 
 CHECK: Final = "cover"
@@ -29,60 +47,66 @@ _COLUMNS: Final = {
     "account": "string",
     "currency": "string",
     "at": "bigint",  # offset of the source in ledger.transfers; -1 for what was carried
-    "since": "bigint",  # the same, of terms; of carried ones as well
     "partition": "int",
     "offset": "bigint",
     "position": "int",  # of rows of one record
     "act": "string",  # decision or state to judge, or `terms`; null for a movement
     "amount": _MONEY,  # movement, or cost of what was declined
-    "closed": "boolean",
-    "overdraft": "bigint",
+    "terms": TERMS_TYPE,  # given, asked for, or those of a state
     "reason": "string",
     "suspended": "boolean",
     "payment_id": "string",
+    "client": "string",  # of `owners.client_of`; null for terms that are not judged
 }
-_IS_HOUSE: Final = "instr(account, '@') > 0"
-_DECIDES: Final = "coalesce(act in ('debit', 'credit', 'reversal', 'decline'), false)"
+_DECIDES: Final = "coalesce(act in ('debit', 'credit', 'reversal', 'decline', 'refusal', 'opening'), false)"
+# Of the house, only what needs no state is wrong by itself
+_OF_HOUSE: Final = f"""{_DECIDES} and (not endswith(account, concat('@', partition))
+    or act <> 'credit' and {HAS_SCOPE} = coalesce(reason = '{DeclineReason.NOT_AUTHORISED.value}', false))"""
 
 
 class Judged(NamedTuple):
     """The result of the check."""
 
     wrong: DataFrame  # decisions that the fold does not lead to; to be kept, and carried
-    facts: DataFrame  # BREAKS of accounts elsewhere than at home, and of altered terms
+    facts: DataFrame  # BREAKS of accounts elsewhere than at home, of altered terms, and of ledger.accounts
     terms: DataFrame  # the newest of each account; carried as TERMS
 
 
 def check(night: Night) -> Judged:
-    """Judge each posting, decline and account state of this run."""
+    """Judge each posting, decline, account event and account state of this run."""
     terms = _terms(night)
     rows = union([terms, _balances(night), _postings(night), _declines(night), _states(night)])
     # The house has no limit, and its accounts have most of the entries: they matter where terms were set, or elsewhere
-    house = terms.where(_IS_HOUSE).selectExpr("account as with_terms").distinct()
+    house = terms.where(IS_HOUSE).selectExpr("account as with_terms").distinct()
     known = (
         rows.join(F.broadcast(house), on=rows["account"] == house["with_terms"], how="left")
-        .where(f"""not ({_IS_HOUSE}) or with_terms is not null
-            or {_DECIDES} and not endswith(account, concat('@', partition))""")
+        .where(f"not ({IS_HOUSE}) or with_terms is not null or {_OF_HOUSE}")
         .drop("with_terms")
     )
     # A changelog record names the last transfer that it includes
-    order = "at, coalesce(act = 'state', false), offset, position rows unbounded preceding"
-    of_account = f"(partition by account order by {order})"
+    in_order = "at, coalesce(act = 'state', false), offset, position rows between unbounded preceding and"
+    earlier = f"(partition by account order by {in_order} 1 preceding)"
+    of_account = f"(partition by account order by {in_order} current row)"
     partitions = len(night.manifest.topics[LEDGER_TRANSFERS])
     first = f"if({_DECIDES} and count_if({_DECIDES}) over {of_account} = 1, {home('account', partitions)}, null)"
     folded = (
         known.selectExpr(
             "*",
-            f"last(if(act = 'terms', struct(closed, overdraft, since), null), true) over {of_account} as terms",
+            f"last(if(act = 'terms', terms, null), true) over {earlier} as before",
+            f"last(if(act = 'terms', terms.owner, null), true) over {earlier} as owner",
+            f"count_if(act is null or act = 'terms') over {earlier} > 0 as known",
             f"{first} as home_of_first",
         )
         .selectExpr("*", f"max(home_of_first) over {of_account} as home")
         .selectExpr(
-            "*", f"sum(if(act is null, amount, 0)) over (partition by account, currency order by {order}) as balance"
+            "*",
+            f"sum(if(act is null, amount, 0)) over (partition by account, currency order by {in_order} current row)"
+            " as balance",
         )
     )
-    judged = folded.where("act is not null and act <> 'terms'").selectExpr(
-        "*", f"{_FAULT} as fault", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
+    fault = _FAULT.format(former=f"coalesce({by_partition('partition', raw_from(night))} > 0, true)")
+    judged = folded.where("act is not null and (act <> 'terms' or client is not null)").selectExpr(
+        "*", f"{fault} as fault", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
     )
     # Few: kept, so that the fold is made once
     judged = judged.where("coalesce(fault, elsewhere, altered) is not null").persist()
@@ -90,10 +114,8 @@ def check(night: Night) -> Judged:
     before = night.carried(JUDGED)
     if before is not None:
         wrong = union([wrong, _still(before, known)])
-    newest = terms.groupBy("account").agg(
-        *(_newest(name) for name in ("partition", "since", "offset", "closed", "overdraft"))
-    )
-    return Judged(wrong, _facts(judged), newest)
+    newest = owners.newest(night, terms, night.carried(TERMS)).persist()
+    return Judged(wrong, union([_facts(judged), owners.check_listed(night, newest)]), newest)
 
 
 _KEPT: Final = ("partition", "offset", "at", "account", "payment_id", "currency", "amount", "fault")
@@ -122,10 +144,6 @@ def _facts(rows: DataFrame) -> DataFrame:
     )
 
 
-def _newest(name: str) -> Column:
-    return F.max_by(name, F.struct("since", "offset")).alias(name)
-
-
 def _rows(frame: DataFrame, **columns: str) -> DataFrame:
     texts = {name: f"cast({columns.get(name, 'null')} as {kind})" for name, kind in _COLUMNS.items()}
     return frame.selectExpr(*(f"{text} as {name}" for name, text in texts.items()))
@@ -140,27 +158,30 @@ def _terms(night: Night) -> DataFrame:
     Where no run left any, no earlier cut has any, unless a former version made its run: then all are read once.
     """
     before = night.carried(TERMS)
-    tables = (("accounts_opened", "false", "overdraft_minor"), ("accounts_closed", "true", "null"))
+    since = {"since": _OWN["at"], "version": "coalesce(version, 0L)"}
+    given = {
+        "accounts_opened": terms_of(
+            **since,
+            closed="false",
+            overdraft="overdraft_minor",
+            owner=f"coalesce(owner, '{OWNER}')",
+            expected="expected_version",
+        ),
+        "accounts_closed": terms_of(**since, closed="true"),
+    }
     parts = []
-    for table, closed, overdraft in tables:
-        frames = [night.new(table)]
+    for table, terms in given.items():
+        by = client_of(night) if table == "accounts_opened" else f"'{OWNER}:house'"
+        frames = [(night.new(table), by)]
         if before is None:
-            frames.append(night.history(table, whole(night, LEDGER_POSTINGS)))
-        parts += [
-            _rows(
-                frame,
-                **_OWN,
-                since="coalesce(source_offset, offset)",
-                account="account",
-                act="'terms'",
-                closed=closed,
-                overdraft=overdraft,
-            )
-            for frame in frames
-        ]
+            frames.append((night.history(table, whole(night, LEDGER_POSTINGS)), "null"))
+        of_event = {**_OWN, "account": "account", "act": "'terms'", "terms": terms}
+        parts += [_rows(frame, **of_event, client=client) for frame, client in frames]
     if before is not None:
-        columns = {name: name for name in ("account", "partition", "offset", "since", "closed", "overdraft")}
-        parts.append(_rows(before, **columns, at="-1", act="'terms'"))
+        columns = {name: name for name in ("account", "partition", "offset")}
+        left = with_owners(before).where("since is not null")
+        names = {name: name for name in ("since", "closed", "overdraft", "owner", "version")}
+        parts.append(_rows(left, **columns, terms=terms_of(**names), at="-1", act="'terms'"))
     return union(parts)
 
 
@@ -169,7 +190,13 @@ def _states(night: Night) -> DataFrame:
     bounds = visible_up_to(night, LEDGER_POSTINGS, visible(night).postings if unstable(night, LEDGER_POSTINGS) else {})
     states = night.new("account_states").where("not deleted").where(sourced(night))
     followed = states.where(F.col("source_offset") <= bound(bounds))
-    return _rows(followed, **_OWN, account="account", act="'state'", closed="closed", overdraft="overdraft_minor")
+    terms = terms_of(
+        closed="closed",
+        overdraft="overdraft_minor",
+        owner=f"coalesce(owner, '{OWNER}')",
+        version="coalesce(version, 0L)",
+    )
+    return _rows(followed, **_OWN, account="account", act="'state'", terms=terms)
 
 
 def _balances(night: Night) -> DataFrame:
@@ -177,7 +204,7 @@ def _balances(night: Night) -> DataFrame:
     if before is None:
         return _rows(night.spark.range(0))
     return _rows(
-        before.where(f"not ({_IS_HOUSE})"),
+        before.where(f"not ({IS_HOUSE})"),
         account="account",
         currency="currency",
         partition="partition",
@@ -204,6 +231,7 @@ def _postings(night: Night) -> DataFrame:
         "source_offset",
         "payment_id",
         "suspended",
+        f"{client_of(night)} as client",
         f"{act} as act",
         "size(moved) as decided",
         f"posexplode(concat(moved, array({decision}))) as (position, one)",
@@ -218,30 +246,51 @@ def _postings(night: Night) -> DataFrame:
         act="if(position = decided, act, null)",
         suspended="suspended",
         payment_id="payment_id",
+        client="if(position = decided, client, null)",
     )
 
 
 def _declines(night: Night) -> DataFrame:
-    """Return declines of transfers that transform had priced, with their cost."""
+    """Return declines: of payments that transform had priced with their cost, of openings with what they asked for."""
     source = Log(night.manifest, LEDGER_TRANSFERS).source()
-    declines = night.new("declines").where("not reversal").selectExpr("*", f"{source} as ordered_at")
-    ordered = union([frame for frame, _ in with_carried(night, "transfers", "ledger_parents_transfers")])
-    costs = ordered.where("decline is null").selectExpr(
-        f"{PLACE} as at_place",
-        "currency",
-        f"cast(amount_minor as {_MONEY}) + fee_minor as cost",
+    declines = night.new("declines").selectExpr(
+        "*", f"{source} as ordered_at", f"{client_of(night)} as client", "coalesce(opening, false) as opens"
     )
-    joined = declines.join(costs, on=declines["ordered_at"] == costs["at_place"], how="inner")
+    asked = terms_of(overdraft="overdraft_minor", owner=f"coalesce(owner, '{OWNER}')", expected="expected_version")
+    costs = (
+        _ordered(night, "transfers")
+        .where("decline is null")
+        .selectExpr(
+            f"{PLACE} as at_place",
+            "currency",
+            f"cast(amount_minor as {_MONEY}) + fee_minor as cost",
+            f"cast(null as {TERMS_TYPE}) as asked",
+        )
+    )
+    openings = _ordered(night, "account_openings").selectExpr(
+        f"{PLACE} as at_place",
+        "cast(null as string) as currency",
+        f"cast(null as {_MONEY}) as cost",
+        f"cast({asked} as {TERMS_TYPE}) as asked",
+    )
+    ordered = costs.unionByName(openings)
+    joined = declines.join(ordered, on=declines["ordered_at"] == ordered["at_place"], how="left")
     return _rows(
-        joined,
+        joined.where("not opens or asked is not null"),
         **_OWN,
         account="debtor",
         currency="currency",
         amount="cost",
-        act="'decline'",
+        act="case when opens then 'opening' when cost is null then 'refusal' else 'decline' end",
+        terms="asked",
         reason="reason",
         payment_id="payment_id",
+        client="client",
     )
+
+
+def _ordered(night: Night, table: str) -> DataFrame:
+    return union([frame for frame, _ in with_carried(night, table, f"ledger_parents_{table}")])
 
 
 def _still(before: DataFrame, rows: DataFrame) -> DataFrame:
@@ -251,12 +300,17 @@ def _still(before: DataFrame, rows: DataFrame) -> DataFrame:
     return before.join(earlier, on=explained, how="left_anti").select(*_KEPT)
 
 
-_CLOSED: Final = "coalesce(terms.closed, false)"
-_LIMIT: Final = f"if({_IS_HOUSE} or terms is not null and terms.overdraft is null, null, coalesce(terms.overdraft, 0L))"
-_REASON: Final = f"""case when {_CLOSED} then '{DeclineReason.DEBTOR_CLOSED.value}'
+_CLOSED: Final = "coalesce(before.closed, false)"
+_LIMIT: Final = (
+    f"if({IS_HOUSE} or before is not null and before.overdraft is null, null, coalesce(before.overdraft, 0L))"
+)
+_REASON: Final = f"""case when not {AUTHORISED} then '{DeclineReason.NOT_AUTHORISED.value}'
+    when {_CLOSED} then '{DeclineReason.DEBTOR_CLOSED.value}'
     when {_LIMIT} is null or balance - amount >= -{_LIMIT} then 'none'
     else '{DeclineReason.INSUFFICIENT_FUNDS.value}' end"""
 _FAULT: Final = f"""case
+    when act = 'terms' then {FAULT_OF_EVENT}
+    when act in ('debit', 'reversal') and not {AUTHORISED} then {FAULT_OF_DEBIT}
     when act = 'debit' and {_CLOSED} then concat(account, ' was closed')
     when act = 'debit' and balance < -{_LIMIT}
         then concat('it leaves ', account, ' at ', balance, ' ', currency, ' minor units, and ', -{_LIMIT},
@@ -264,14 +318,18 @@ _FAULT: Final = f"""case
     when act in ('credit', 'reversal') and suspended <> {_CLOSED}
         then concat(account, if({_CLOSED}, ' was closed: suspense', ' was open: the account'), ' takes the money')
     when act = 'decline' and reason <> {_REASON}
-        then concat('declined for ', reason, '; the reason to decline it: ', {_REASON}) end"""
-_ELSEWHERE: Final = f"""if({_DECIDES} and partition <> if({_IS_HOUSE},
+        then concat('declined for ', reason, '; the reason to decline it: ', {_REASON})
+    when act = 'refusal' and {AUTHORISED} = (reason = '{DeclineReason.NOT_AUTHORISED.value}')
+        then concat('declined for ', reason, '; submitted by ', {SHOWN}, ', and ', account, ' belongs to ', {OWNED_BY})
+    when act = 'opening' and reason <> {REASON_OF_OPENING}
+        then concat('declined for ', reason, '; the reason to decline it: ', {REASON_OF_OPENING}) end"""
+_ELSEWHERE: Final = f"""if({_DECIDES} and partition <> if({IS_HOUSE},
     try_cast(substring_index(account, '@', -1) as int), home),
     concat(account, ' does not live on this partition'), null)"""
 # Terms that were carried may be younger than a state that is landed late
-_ALTERED: Final = f"""if(act = 'state' and (terms is null or at >= terms.since)
-    and (closed <> {_CLOSED}
-        or not closed and not (overdraft <=> if(terms is null, 0L, terms.overdraft))
-            and not (terms is null and {_IS_HOUSE})),
-    concat('closed ', closed, ', overdraft ', coalesce(cast(overdraft as string), 'unlimited'),
-        ': no account event gave these terms'), null)"""
+_ALTERED: Final = f"""if(act = 'state' and (before is null or at >= before.since)
+    and (terms.closed <> {_CLOSED} or terms.owner <> {OWNED_BY} or terms.version <> coalesce(before.version, 0L)
+        or not terms.closed and not (terms.overdraft <=> if(before is null, 0L, before.overdraft))
+            and not (before is null and {IS_HOUSE})),
+    concat('closed ', terms.closed, ', owner ', terms.owner, ', version ', terms.version, ', overdraft ',
+        coalesce(cast(terms.overdraft as string), 'unlimited'), ': no account event gave these terms'), null)"""

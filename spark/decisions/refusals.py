@@ -32,11 +32,13 @@ _KNOWN: Final = {
     "payment": "schema_version type payment_id debtor creditor amount_minor currency credit_currency value_date "
     "reference",
     "reversal": "schema_version type payment_id debtor reverses value_date reference",
+    "account_opening": "schema_version type payment_id debtor overdraft_minor expected_version owner",
 }
 _REQUIRED: Final = {
     "old": "payment_id account_from account_to amount_minor currency",
     "payment": "payment_id debtor creditor amount_minor currency",
     "reversal": "payment_id debtor reverses",
+    "account_opening": "payment_id debtor",
 }
 _FIELDS: Final = sorted({name for names in _KNOWN.values() for name in names.split()})
 
@@ -59,6 +61,12 @@ def _is_text(name: str, rule: str) -> str:
     return f"({name}_type is null or {name}_type = 'VOID' or {name}_type = 'STRING' and {rule})"
 
 
+def _is_count(name: str) -> str:
+    """Whether a field is absent, null, or an integer within the bounds of an amount."""
+    number = f"try_cast({name} as bigint) between 0 and {MAX_AMOUNT_MINOR}"
+    return f"({name}_type is null or {name}_type = 'VOID' or {name}_type = 'BIGINT' and {number})"
+
+
 _DATE: Final = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ID: Final = f"^[\\\\x20-\\\\x7e]{{1,{MAX_PAYMENT_ID_CHARS}}}$"
 
@@ -78,7 +86,7 @@ def _parsed(letters: DataFrame, partitions: int) -> DataFrame:
     shape = """case when schema_version_type <> 'BIGINT' then null when schema_version = '1' then 'old'
         when schema_version = '2' and (type_type is null and not array_contains(names, 'type') or type = 'payment')
             then 'payment'
-        when schema_version = '2' and type = 'reversal' then 'reversal' end"""
+        when schema_version = '2' and type in ('reversal', 'account_opening') then type end"""
     shaped = fields.selectExpr("*", f"{shape} as shape")
     parties = shaped.selectExpr(
         "*",
@@ -92,7 +100,8 @@ def _parsed(letters: DataFrame, partitions: int) -> DataFrame:
     credit_currency = _is_text("credit_currency", f"credit_currency in ({_CODES})")
     return parties.selectExpr(
         "*",
-        f"{payer} and (shape = 'reversal' or {payee}) as accounts_are_valid",
+        f"""{payer} and case shape when 'reversal' then true when 'account_opening' then instr(payer, '@') = 0
+            else {payee} end as accounts_are_valid""",
         f"currency in ({_CODES}) and {credit_currency} as codes_are_known",
         "amount_is_integer and try_cast(amount_minor as bigint) > 0 as amount_is_positive",
         f"{home('payer', partitions)} as home",
@@ -102,7 +111,9 @@ def _parsed(letters: DataFrame, partitions: int) -> DataFrame:
 _VALID: Final = f"""(size(missing) = 0 and size(unknown) = 0 and accounts_are_valid
     and payment_id_type = 'STRING' and rlike(payment_id, '{_ID}')
     and (shape = 'reversal' and reverses_type = 'STRING' and rlike(reverses, '{_ID}')
-        or shape <> 'reversal' and payer <> payee and codes_are_known and amount_is_positive
+        or shape = 'account_opening' and {_is_count("overdraft_minor")} and {_is_count("expected_version")}
+            and {_is_text("owner", f"rlike(owner, '^{_CLIENT}$')")}
+        or shape in ('old', 'payment') and payer <> payee and codes_are_known and amount_is_positive
             and try_cast(amount_minor as bigint) <= {MAX_AMOUNT_MINOR})
     and {_is_text("value_date", f"rlike(value_date, '{_DATE}$') and try_cast(value_date as date) is not null")}
     and {
@@ -129,7 +140,7 @@ _RULE_HOLDS: Final = f"""(case reason
     when '{Reason.AMOUNT_NOT_POSITIVE.value}' then amount_is_positive
     when '{Reason.CURRENCY_UNKNOWN.value}' then codes_are_known
     when '{Reason.ACCOUNT_INVALID.value}' then accounts_are_valid
-    when '{Reason.SAME_ACCOUNT.value}' then payer <> payee end)"""
+    when '{Reason.SAME_ACCOUNT.value}' then payer <> payee or shape in ('reversal', 'account_opening') end)"""
 _FAULT: Final = f"""case
     when reason = '{Reason.TOO_LARGE.value}' then null
     when is_valid and home <> origin_partition and not (reason <=> '{Reason.WRONG_PARTITION.value}')
@@ -160,7 +171,8 @@ def _accepted(night: Night, table: str, partitions: int) -> DataFrame:
     """Return accepted records that break a rule."""
     of_payment = f"""{_is_account("creditor", partitions)} and debtor <> creditor and amount_minor > 0
         and currency in ({_CODES}) and (credit_currency is null or credit_currency in ({_CODES}))"""
-    rule = f"{_is_account('debtor', partitions)} and ({of_payment if table == 'payments' else 'true'})"
+    of_table = {"payments": of_payment, "openings": "instr(debtor, '@') = 0"}
+    rule = f"{_is_account('debtor', partitions)} and ({of_table.get(table, 'true')})"
     at = (f"'{PAYMENTS_ACCEPTED}'", "partition", "offset", "payment_id")
     amount = Amount("currency", "amount_minor") if table == "payments" else NO_AMOUNT
     return decided(
@@ -217,7 +229,10 @@ def conflicts(night: Night) -> DataFrame:
     return decided(wrong, CHECK, text, at=at)
 
 
-_CONTENT: Final = ("creditor", "amount_minor", "currency", "credit_currency", "value_date", "reference", "reverses")
+_CONTENT: Final = (
+    *("creditor", "amount_minor", "currency", "credit_currency", "value_date", "reference", "reverses"),
+    *("overdraft_minor", "expected_version", "owner"),
+)
 
 
 def _content(table: str) -> str:

@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from shared.eos.records import Record
 from shared.events import catalogue, effects, payments, postings, reference, transfers, validation
-from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, Coordinates, header
+from shared.events.clients import decode_submitted_by, encode_submitted_by
+from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, SUBMITTED_BY, Coordinates, header
+from shared.events.installation import OWNERSHIP_KEY, decode_ownership
 from shared.events.payments import decode_accepted
 from spark.lake import Bounds, within
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
@@ -136,7 +138,9 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
     value = None if record.value is None else b64encode(record.value).decode()
     headers = {name: _text(header(record.headers, name)) for name in (REASON, DETAIL, SERVICE)}
     if record.topic == catalogue.PAYMENTS_RAW:
-        yield "payments_raw", {**where, "value": value, **_of_raw(record.value)}
+        by = decode_submitted_by(header(record.headers, SUBMITTED_BY))
+        said = {"submitted_by": None if by is None else encode_submitted_by(by).decode()}
+        yield "payments_raw", {**where, "value": value, **_of_raw(record.value), **said}
     elif record.topic == catalogue.PAYMENTS_DEAD_LETTER:
         yield "dead_letters", {**where, "value": value, **headers}
     elif record.topic == catalogue.EFFECTS_DEAD_LETTER:
@@ -152,6 +156,13 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
         table, key_column, decode = _REFERENCE[record.topic]
         fields = {} if record.value is None else msgspec.to_builtins(decode(record.value))
         yield table, {**where, key_column: where["key"], "deleted": record.value is None, **fields}
+    elif record.topic == catalogue.LEDGER_ACCOUNTS:
+        terms = msgspec.structs.asdict(postings.decode_terms(record.value or b""))
+        yield "account_terms", {**where, "account": where["key"], "deleted": False, **terms}
+    elif record.topic == catalogue.INSTALLATION:
+        if record.key == OWNERSHIP_KEY:
+            ownership = msgspec.structs.asdict(decode_ownership(record.value or b""))
+            yield "ownership", {**where, "deleted": False, **ownership}
     elif record.topic != catalogue.LEDGER_BALANCES:
         yield from _decoded(record, where)
 
@@ -175,10 +186,16 @@ def _decoded(record: Record, where: dict[str, Any]) -> Iterator[tuple[str, dict[
     yield table.name, {**where, **{name: value for name, value in fields.items() if name in names}}
 
 
-def places(fields: Mapping[str, Any]) -> dict[str, list[str | None] | None]:
-    """The coordinates of reference records among an event's fields, as their columns have them."""
+def places(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The coordinates of reference records and the client among an event's fields, as their columns have them."""
     found = {name: fields[name] for name in ("priced_by", "notified_by") if name in fields}
-    return {name: None if by is None else list(msgspec.structs.astuple(by)) for name, by in found.items()}
+    columns: dict[str, Any] = {
+        name: None if by is None else list(msgspec.structs.astuple(by)) for name, by in found.items()
+    }
+    if "submitted_by" in fields:
+        by = fields["submitted_by"]
+        columns["submitted_by"] = None if by is None else encode_submitted_by(by).decode()
+    return columns
 
 
 def _where(record: Record) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from pyspark.sql.types import (
 )
 
 from shared.events import catalogue
+from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.effects import EffectRequest, EffectResult, Resolution, encode_request, encode_result
 from shared.events.headers import Headers
-from shared.events.payments import AcceptedPayment, AcceptedReversal, encode_instruction
+from shared.events.payments import AcceptedOpening, AcceptedPayment, AcceptedReversal, encode_instruction
 from shared.events.postings import Decline, Entry, NotifiedBy, Posting, encode_ledger_event
 from shared.events.transfers import (
     AccountClosed,
@@ -93,11 +94,14 @@ def expected(event: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
+BY = SubmittedBy("acme", "0123456789abcdef")
 REQUEST = EffectRequest("e1", "receipt", "debit", "file:x", "a", "p1", "a", "2026-01-05")
 EVENTS: dict[str, tuple[msgspec.Struct, ...]] = {
     "payments": (
         AcceptedPayment("p1", "a", "b", 2**53 - 1, "CZK", 2),
         AcceptedPayment("p1", "a", "b", 1, "CZK", 2, received_at_ms=1_767_600_000_000),
+        AcceptedPayment("p1", "a", "b", 1, "CZK", 2, submitted_by=BY),
+        AcceptedPayment("p1", "a", "b", 1, "CZK", 2, submitted_by=OPERATOR),
         AcceptedPayment('p\u00e9 \U0001f600 \\ " \n', "a", "b", 1, "CZK", 2, "EUR", "2026-01-05", "for you"),
     ),
     "reversals": (
@@ -105,27 +109,36 @@ EVENTS: dict[str, tuple[msgspec.Struct, ...]] = {
         AcceptedReversal("r1", "a", "p1", 2, "2026-01-05", "sorry"),
         AcceptedReversal("r1", "a", "p1", 2, received_at_ms=1_767_600_000_000),
     ),
+    "openings": (
+        AcceptedOpening("o1", "a", schema_version=2),
+        AcceptedOpening("o1", "a", None, 0, "acme", 2, 1_767_600_000_000, BY),
+        AcceptedOpening("o1", "a", 500, 7, schema_version=2),
+    ),
     "transfers": (
         Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05"),
         Transfer("p1", "a", "b", 2**63 - 1, "CZK", 4, "EUR", "2026-01-05", 7, "0.04", "text", "no_rate"),
         Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05", priced_by=PricedBy("3:17", None)),
-        Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05", priced_by=PricedBy(None, None)),
+        Transfer("p1", "a", "b", 5, "CZK", 5, "CZK", "2026-01-05", priced_by=PricedBy(None, None), submitted_by=BY),
     ),
     "transfer_reversals": (TransferReversal("r1", "a", "p1", "2026-01-05"),),
     "credit_legs": (
         CreditLeg("p1", "a", "b", -5, "CZK", "2026-01-05", reversal=True),
         CreditLeg("p1", "a", "b", 5, "CZK", "2026-01-05"),
     ),
-    "account_openings": (AccountOpened("a", None), AccountOpened("a", 500)),
+    "account_openings": (AccountOpened("a", None), AccountOpened("a", 500, "acme", 0, "o1", 3, "2026-01-05", BY)),
     "account_closings": (AccountClosed("a"),),
     "postings": (
         Posting("p1", "debit", "a", "b", (Entry("a", "CZK", -(2**63)), Entry("b", "CZK", 2**63 - 1)), "2026-01-05"),
         Posting("p1", "credit", "a", "b", (Entry("a", "CZK", 1),), "2026-01-05", True, "p0", 7, "0.04", "text"),
         Posting("p1", "credit", "a", "b", (Entry("a", "CZK", 1),), "2026-01-05", notified_by=NotifiedBy("1:0", "0:4")),
     ),
-    "declines": (Decline("p1", "a", "no_rate", "2026-01-05"), Decline("p1", "a", "no_rate", "2026-01-05", True)),
-    "accounts_opened": (AccountOpened("a", None), AccountOpened("a", 0)),
-    "accounts_closed": (AccountClosed("a"),),
+    "declines": (
+        Decline("p1", "a", "no_rate", "2026-01-05"),
+        Decline("p1", "a", "no_rate", "2026-01-05", True),
+        Decline("o1", "a", "not_authorised", "2026-01-05", opening=True, submitted_by=BY),
+    ),
+    "accounts_opened": (AccountOpened("a", None), AccountOpened("a", 0, "acme", 4, submitted_by=BY)),
+    "accounts_closed": (AccountClosed("a"), AccountClosed("a", 5)),
     "effect_requests": (
         REQUEST,
         EffectRequest(

@@ -6,6 +6,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
+from shared.events.clients import decode_submitted_by, encode_submitted_by
 from shared.events.effects import (
     Subscription,
     Subscriptions,
@@ -14,8 +15,15 @@ from shared.events.effects import (
     encode_subscriptions,
     encode_waiting,
 )
+from shared.events.installation import (
+    OWNERSHIP_KEY,
+    Installation,
+    Ownership,
+    encode_installation,
+    encode_ownership,
+)
 from shared.events.payments import VERSIONS, Repeat, encode_repeat, upcast
-from shared.events.postings import Account, encode_account
+from shared.events.postings import Account, AccountTerms, encode_account, encode_terms
 from shared.events.reference import Fee, Rate, encode_reference
 from shared.events.validation import decode_payment
 from spark.schemas import TABLES, UNDECODABLE
@@ -47,6 +55,7 @@ OLD = {
 }
 CURRENT = {**OLD, "schema_version": 2, "debtor": "a", "creditor": "b"}
 del CURRENT["account_from"], CURRENT["account_to"]
+OPENING = {"schema_version": 2, "type": "account_opening", "payment_id": "o1", "debtor": "a"}
 VALID: tuple[dict[str, object], ...] = (
     OLD,
     {**OLD, "occurred_at": "1993-01-01T12:00:00Z", "memo": "rent"},
@@ -55,6 +64,9 @@ VALID: tuple[dict[str, object], ...] = (
     {**CURRENT, "type": "payment", "credit_currency": "EUR", "value_date": "2026-01-05", "reference": "rent"},
     {**CURRENT, "credit_currency": None, "value_date": None},
     {"schema_version": 2, "type": "reversal", "payment_id": "r1", "debtor": "a", "reverses": "p1"},
+    {"schema_version": 2, "type": "account_opening", "payment_id": "o1", "debtor": "a"},
+    {**OPENING, "overdraft_minor": 500, "expected_version": 0, "owner": "acme"},
+    {**OPENING, "overdraft_minor": None},
 )
 
 
@@ -69,6 +81,53 @@ def test_a_raw_payment_of_any_version_has_the_fields_of_the_current_one(spark: S
         assert fields(row, "payments_raw") == {**blank, **expected(decoded), "type": kind, "value": value}
         upcasted = upcast(payment, int(str(payment["schema_version"])))
         assert {name: row[name] for name in upcasted} == dict(upcasted)
+
+
+def test_a_raw_record_has_the_client_of_a_whole_header(spark: SparkSession) -> None:
+    headers = (
+        b"operator::house",
+        b"acme:0123456789abcdef",
+        b"a" * 64 + b":",
+        b"acme",
+        b"acme:0123",
+        b"acme:0123456789abcdef:house:house",
+        b"acme:0123456789abcdef\n",
+        b"\xff:",
+        b"a" * 65 + b":",
+        b"",
+    )
+    sent: list[Sent] = [(None, b"{}", (("other", b"x"), ("submitted-by", one))) for one in headers]
+    rows = tables(spark, catalogue.PAYMENTS_RAW, [*sent, (None, b"{}", None)])["payments_raw"]
+    named = [decode_submitted_by(one) for one in (*headers, None)]
+    assert [row["submitted_by"] for row in rows] == [by and encode_submitted_by(by).decode() for by in named]
+    assert len([by for by in named if by is not None]) == len(headers[:3])
+
+
+def test_accounts_and_their_terms_are_read_from_their_topic(spark: SparkSession) -> None:
+    sent: list[Sent] = [
+        (b"a", encode_terms(AccountTerms("acme", 2)), ()),
+        (b"b", encode_terms(AccountTerms("operator", 1, None, closed=True)), ()),
+        (b"c", b"{}", ()),
+    ]
+    found = tables(spark, catalogue.LEDGER_ACCOUNTS, sent)
+    names = ("account", "owner", "version", "overdraft_minor", "closed", "deleted")
+    assert [tuple(row[name] for name in names) for row in found["account_terms"]] == [
+        ("a", "acme", 2, 0, False, False),
+        ("b", "operator", 1, None, True, False),
+    ]
+    assert [row["offset"] for row in found[UNDECODABLE]] == [2]
+
+
+def test_the_offsets_of_ownership_are_read_and_other_records_of_the_installation_are_not(spark: SparkSession) -> None:
+    sent: list[Sent] = [
+        (b"0" * 32, encode_installation(Installation("0" * 32, 1)), ()),
+        (OWNERSHIP_KEY, encode_ownership(Ownership((0, 17), 5)), ()),
+    ]
+    found = tables(spark, catalogue.INSTALLATION, sent)
+    assert [fields(row, "ownership") for row in found.pop("ownership")] == [
+        {"raw_from": [0, 17], "made_at_ms": 5, "deleted": False}
+    ]
+    assert not found
 
 
 def test_a_raw_record_may_be_any_bytes(spark: SparkSession) -> None:
@@ -108,6 +167,9 @@ def test_an_effects_dead_letter_names_its_effect(spark: SparkSession) -> None:
     assert not found
 
 
+UNOWNED = {"owner": "operator", "version": 0}
+
+
 def test_account_states_are_read_from_their_keys_of_the_changelog(spark: SparkSession) -> None:
     large = {"CZK": -(10**30), "EUR": 2**63}
     found = tables(
@@ -115,7 +177,7 @@ def test_account_states_are_read_from_their_keys_of_the_changelog(spark: SparkSe
         catalogue.LEDGER_BALANCES,
         [
             (b"account/a", encode_account(Account()), ()),
-            (b"account/b/c", encode_account(Account(large, None, closed=True)), ()),
+            (b"account/b/c", encode_account(Account(large, None, closed=True, owner="acme", version=3)), ()),
             (b"account/fees@3", encode_account(Account({"CZK": 5}, 700)), ()),
             (b"account/a", None, ()),
             (b"account/a", b"{", ()),
@@ -127,12 +189,14 @@ def test_account_states_are_read_from_their_keys_of_the_changelog(spark: SparkSe
         ],
     )
     assert [fields(row, "account_states") for row in found["account_states"]] == [
-        {"account": "a", "balances": {}, "overdraft_minor": 0, "closed": False, "deleted": False},
+        {"account": "a", "balances": {}, "overdraft_minor": 0, "closed": False, **UNOWNED, "deleted": False},
         {
             "account": "b/c",
             "balances": {name: Decimal(amount) for name, amount in large.items()},
             "overdraft_minor": None,
             "closed": True,
+            "owner": "acme",
+            "version": 3,
             "deleted": False,
         },
         {
@@ -140,9 +204,10 @@ def test_account_states_are_read_from_their_keys_of_the_changelog(spark: SparkSe
             "balances": {"CZK": Decimal(5)},
             "overdraft_minor": 700,
             "closed": False,
+            **UNOWNED,
             "deleted": False,
         },
-        {"account": "a", "balances": None, "overdraft_minor": None, "closed": None, "deleted": True},
+        {"account": "a", **dict.fromkeys(("balances", "overdraft_minor", "closed", *UNOWNED)), "deleted": True},
     ]
     assert [row["offset"] for row in found[UNDECODABLE]] == [4, 5]
 

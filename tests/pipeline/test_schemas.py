@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, MapType, StringType
 
 from shared.events.catalogue import BY_NAME
+from shared.events.clients import SubmittedBy
 from shared.events.effects import Subscription
-from shared.events.payments import Payment, Reversal
+from shared.events.payments import AccountOpening, Payment, Reversal
 from shared.events.postings import Entry, NotifiedBy
 from shared.events.transfers import AccountOpened, PricedBy
 from spark.decode import NOT_FIELDS, STRUCTS
@@ -26,6 +27,7 @@ NOT_LANDED = {
 """Fields that no table needs: copies of other records, and fields for the outbox alone."""
 FROM_KEY = {
     "account_states": "account",
+    "account_terms": "account",
     "reference_fees": "currency",
     "reference_rates": "pair",
     "reference_subscriptions": "account",
@@ -39,6 +41,8 @@ TYPES: dict[object, DataType] = {
     tuple[Subscription, ...]: ArrayType(SUBSCRIPTION),
     PricedBy: ArrayType(StringType()),
     NotifiedBy: ArrayType(StringType()),
+    SubmittedBy: StringType(),  # as the header of raw records has it
+    tuple[int, ...]: ArrayType(LongType()),
     dict[str, int]: MapType(StringType(), MONEY),
 }
 
@@ -98,9 +102,9 @@ def test_a_tombstone_requires_only_its_key() -> None:
     assert TABLES["account_states"].required == ("account",)
 
 
-def test_a_raw_record_has_the_fields_of_payments_and_reversals() -> None:
-    both = {**fields(Payment), **fields(Reversal)}
-    assert set(columns("payments_raw")) == {"value", "type", *both}
+def test_a_raw_record_has_the_fields_of_every_instruction_and_its_client() -> None:
+    every = {**fields(Payment), **fields(Reversal), **fields(AccountOpening)}
+    assert set(columns("payments_raw")) == {"value", "type", "submitted_by", *every}
 
 
 def test_every_landed_topic_has_its_tables_and_each_tag_once() -> None:
@@ -129,6 +133,6 @@ def test_every_table_begins_with_where_and_ends_with_the_day() -> None:
 
 
 def test_the_check_itself_notices_a_new_field() -> None:
-    extended = msgspec.defstruct("Extended", [("new", str)], bases=(AccountOpened,))
+    extended = msgspec.defstruct("Extended", [("new", str, "")], bases=(AccountOpened,))
     assert set(fields(extended)) - set(columns("accounts_opened")) == {"new"}
     assert kind(fields(extended)["overdraft_minor"].type) == (LongType(), True)

@@ -19,7 +19,6 @@ from tests.world import end, found
 Where = Callable[[Clean], object]
 
 PLANTED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
-    *((one.plant, one.kind, one.at) for one in wrong_decisions.OWNERS),
     (owners.client_altered_on_acceptance, Kind.ALTERED_OUTCOME, lambda w: w.paid.accepted),
     (owners.client_altered_by_transform, Kind.ALTERED_TRANSFER, lambda w: w.paid.transfer),
     (owners.client_altered_by_the_ledger, Kind.ALTERED_POSTING, lambda w: w.paid.debit),

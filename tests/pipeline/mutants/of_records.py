@@ -237,8 +237,8 @@ OF_LEDGER: Final[Table] = {
     "ledger-terms-not-carried": Mutant(
         "judges an account event without the terms that the run before left",
         "checks/ledger.py",
-        "parts.append(newest.selectExpr(",
-        'parts.append(newest.where("false").selectExpr(',
+        'with_owners(newest).where("since is not null")',
+        'with_owners(newest).where("false")',
         f"{_LEDGER}::test_an_account_event_is_judged_by_the_terms_that_the_run_before_left",
     ),
     "ledger-terms-of-the-last-run-alone": Mutant(

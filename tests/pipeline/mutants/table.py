@@ -5,6 +5,7 @@ from typing import Final
 from tests.pipeline.mutants.mutant import Mutant, Table
 from tests.pipeline.mutants.of_decisions import OF_DECISIONS, OF_EFFECTS
 from tests.pipeline.mutants.of_links import OF_LINKS, OF_THE_REGISTER
+from tests.pipeline.mutants.of_owners import OF_OWNERS
 from tests.pipeline.mutants.of_records import OF_CUTS, OF_INTAKE, OF_LEDGER, OF_LEGS, OF_TRANSFORM
 from tests.pipeline.mutants.of_sums import OF_SUMS
 
@@ -18,6 +19,7 @@ MUTANTS: Final[Table] = {
     **OF_LINKS,
     **OF_SUMS,
     **OF_DECISIONS,
+    **OF_OWNERS,
     **OF_THE_REGISTER,
 }
 """By name, in the order of the flow."""
