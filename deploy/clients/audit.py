@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Final
 
-from shared.events.audit import AuditEvent, KeyUsed, decode_audit, encode_audit
+from shared.events.audit import AuditEvent, KeyUsed, decode_audit, placed
 from shared.events.catalogue import OPERATIONS_AUDIT
-from shared.events.partitions import partition_for
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count, partition_since
@@ -25,8 +24,7 @@ async def write_events(bootstrap_servers: Bootstrap, events: Iterable[AuditEvent
     partitions = await partition_count(bootstrap_servers, [OPERATIONS_AUDIT])
     async with IdempotentWriter(bootstrap_servers, client_id=_CLIENT_ID) as writer:
         for event in events:
-            partition = partition_for(event.client, partitions)
-            await writer.send(OPERATIONS_AUDIT, partition, event.client.encode(), encode_audit(event))
+            await writer.send(OPERATIONS_AUDIT, *placed(event, partitions))
 
 
 async def read_events(bootstrap_servers: Bootstrap, since_ms: int) -> list[AuditEvent]:

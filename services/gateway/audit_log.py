@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from services.gateway.audit import Audit
-from shared.events.audit import AuditEvent, KeyUsed, RequestsRefused, encode_audit
+from shared.events.audit import KeyUsed, RequestsRefused, placed
 from shared.events.catalogue import OPERATIONS_AUDIT
 from shared.events.headers import Headers
-from shared.events.partitions import partition_for
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
 
@@ -70,8 +69,3 @@ class AuditLog:
             raise
         else:
             self._failing = False
-
-
-def placed(event: AuditEvent, partitions: int) -> tuple[int, bytes, bytes]:
-    """The partition, key and value of an event's record."""
-    return partition_for(event.client, partitions), event.client.encode(), encode_audit(event)

@@ -6,6 +6,7 @@ Invariant: no record has a key, a digest of more than its id, or a payload.
 import msgspec
 
 from shared.events.codec import decoder
+from shared.events.partitions import partition_for
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True, kw_only=True):
@@ -63,3 +64,8 @@ AuditEvent = ClientAdded | KeyIssued | KeyRevoked | OwnershipEnforced | KeyUsed 
 
 encode_audit = msgspec.json.Encoder().encode
 decode_audit = decoder(AuditEvent)
+
+
+def placed(event: AuditEvent, partitions: int) -> tuple[int, bytes, bytes]:
+    """The partition, key and value of an event's record."""
+    return partition_for(event.client, partitions), event.client.encode(), encode_audit(event)
