@@ -15,7 +15,7 @@ import pytest
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from shared.events.catalogue import LEDGER_POSTINGS, PAYMENTS_RAW
-from shared.events.clients import Scope, SubmittedBy, encode_submitted_by
+from shared.events.clients import OPERATOR, Scope, SubmittedBy, encode_submitted_by
 from shared.events.headers import SUBMITTED_BY
 from shared.events.partitions import partition_for
 from shared.events.payments import AccountOpening, Payment, encode_instruction
@@ -106,6 +106,7 @@ async def test_the_gateway_and_the_ledger_decide_alike(kafka: LocalKafka, client
     await open_and_close(kafka.bootstrap_servers, client)
     await debit_alike(kafka.bootstrap_servers, client)
     await open_alike(kafka.bootstrap_servers, client)
+    await open_with_balance(kafka.bootstrap_servers, client)
 
 
 async def debit_alike(brokers: str, client: Client) -> None:
@@ -166,6 +167,19 @@ async def open_alike(brokers: str, client: Client) -> None:
         for kind in ("another's", "another's, closed", "own, closed")
     }
     assert all(event.opening for event in found)
+
+
+async def open_with_balance(brokers: str, client: Client) -> None:
+    """Open an account that has received money: ledger.accounts does not have it, so only the ledger can refuse."""
+    account = named("credited")
+    async with IdempotentWriter(brokers) as past:
+        credit = encode_instruction(Payment("credit", "cash@0", account, 1, "EUR", 2))
+        await past.send(PAYMENTS_RAW, 0, b"cash@0", credit, ((SUBMITTED_BY, encode_submitted_by(OPERATOR)),))
+    await wait_drained(brokers, deadline_s=60)
+    opening = {"account": account, "command_id": "open-credited"}
+    assert await client.post("POST /v1/accounts", "once_plain", opening) == 202
+    await wait_drained(brokers, deadline_s=60)
+    assert (await declines(brokers))["open-credited"] == "not_authorised"
 
 
 async def events(brokers: str) -> list[Any]:
