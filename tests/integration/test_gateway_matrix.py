@@ -28,8 +28,9 @@ from tests.commands import once
 from tests.gateway_matrix import KINDS, RIVAL, SHOP, expected
 from tests.harness import eventually, services
 from tests.partitions import PARTITIONS
+from tests.tiers import full
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [full, pytest.mark.timeout(240)]
 
 SCOPES = {
     "plain": frozenset({Scope.PAYMENTS_WRITE, Scope.ACCOUNTS_WRITE}),
