@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/mirror/jgo.lock.toml deploy/spark/jgo.lock.toml
 
-.PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate mutants fuzz lock clean
+.PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate mutants fuzz lock sbom audit pin clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -97,11 +97,27 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url -
 lock: setup ## Compile the locks from pyproject.toml; pins that still fit stay as they are
 	@$(COMPILE) --extra dev -o requirements.txt pyproject.toml
 	@$(COMPILE) -o tests/fuzz/requirements.txt tests/fuzz/requirements.in
+	@$(COMPILE) -o deploy/supply/requirements.txt deploy/supply/requirements.in
 	@$(COMPILE) -o tests/bench/peers/requirements.txt tests/bench/peers/requirements.in
 	@$(COMPILE) -c requirements.txt --no-emit-package pyspark --no-emit-package py4j -o deploy/images/services.txt pyproject.toml
 	@echo uv | $(COMPILE) -c requirements.txt -o deploy/images/uv.txt -
 	@echo pyspark | $(COMPILE) -c requirements.txt -o deploy/images/spark.txt -
 	@printf 'setuptools\nwheel\n' | $(COMPILE) -c requirements.txt -o deploy/images/build.txt -
+
+sbom: setup ## A bill of materials of all that is locked, CycloneDX 1.6, in sbom.cdx.json
+	@$(BIN)/python -m deploy.supply.sbom > sbom.cdx.json
+
+# pip-audit inspects the locks from outside: it is in no environment of the project
+$(VENV)/audit/.installed: deploy/supply/requirements.txt
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(BIN)/uv pip install --quiet --python $(VENV)/audit/bin/python --require-hashes -r deploy/supply/requirements.txt
+	@touch $@
+
+audit: setup $(VENV)/audit/.installed ## Known vulnerabilities of the locked packages; 69: some could not be audited
+	@$(BIN)/python -m deploy.supply.audit --pip-audit $(VENV)/audit/bin/pip-audit
+
+pin: setup ## The digests of all images, behind their tags; 69: the registry cannot be reached
+	@$(BIN)/python -m deploy.supply.pins
 
 clean: ## Stop the local stack and delete its data and .venv
 	@test ! -x $(BIN)/once || $(BIN)/once down

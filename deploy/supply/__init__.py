@@ -1,0 +1,1 @@
+"""The supply chain: what is installed, as an SBOM; known vulnerabilities of it; digests of the images built on."""
