@@ -137,6 +137,8 @@ def payment(payment_id: str, debtor: str, creditor: str, amount_minor: int, curr
         (("open", "op-1"), AccountOpened("op-1", 0)),
         (("open", "op-1", "--overdraft-minor", "500"), AccountOpened("op-1", 500)),
         (("open", "op-1", "--unlimited"), AccountOpened("op-1", None)),
+        (("open", "op-1", "--owner", "alpha"), AccountOpened("op-1", 0, "alpha")),
+        (("open", "op-1", "--expected-version", "3"), AccountOpened("op-1", 0, expected_version=3)),
         (("close", "op-1"), AccountClosed("op-1")),
     ],
 )
@@ -159,6 +161,8 @@ def test_account_events_go_to_the_accounts_partition(
         (accounts, ("open", "")),
         (accounts, ("open", "op-1", "--unlimited", "--overdraft-minor", "1")),
         (accounts, ("open", "op-1", "--overdraft-minor", "-1")),
+        (accounts, ("open", "op-1", "--owner", "al:pha")),
+        (accounts, ("open", "op-1", "--expected-version", "-1")),
         (fees, ("set", "XXQ", "--fixed-minor", "1")),
         (fees, ("set", "ISK")),
         (fees, ("set", "ISK", "--max-minor", "10")),
@@ -259,6 +263,18 @@ def test_terms_fees_and_rates_apply(operator: Operator, priced: None, pipeline: 
     operator.run(accounts, "close", "op-payer")
     closed = operator.pay(payment("op-3", "op-payer", "op-payee", 1, "ISK"))
     assert operator.fate(closed) == (State.DECLINED, "debtor_closed")
+
+
+def test_an_account_keeps_its_owner_until_it_gets_another(operator: Operator, pipeline: None) -> None:
+    opened = operator.json(accounts, "open", "op-owned", "--owner", "alpha", "--unlimited")
+    assert opened["owner"] == "alpha"
+    by_operator = operator.pay(payment("op-4", "op-owned", "op-payee", 1, "ISK"))
+    assert operator.fate(by_operator) == (State.DECLINED, "not_authorised")
+    # The decline follows the opening on the same partition, so ledger.accounts has the account
+    assert operator.json(accounts, "open", "op-owned", "--unlimited", "--expected-version", "0")["owner"] == "alpha"
+    assert operator.json(accounts, "open", "op-owned", "--unlimited", "--owner", "operator")["owner"] == "operator"
+    paid = operator.pay(payment("op-5", "op-owned", "op-payee", 1, "ISK"))
+    assert operator.outcome(paid).state is State.COMPLETED
 
 
 def test_a_dead_letter_is_listed_shown_corrected_and_accepted(
