@@ -1,9 +1,11 @@
 """The installation's records: makers that run at once agree, and readers find the same ones after compaction."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
+from services.ledger.__main__ import build
 from shared.eos.records import Record
 from shared.events.catalogue import INSTALLATION, PAYMENTS_RAW
 from shared.events.installation import (
@@ -19,6 +21,7 @@ from shared.kafka.admin.installation import enforce_ownership, ensure_installati
 from shared.kafka.client.errors import TopicMismatchError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_partition
+from shared.settings import LedgerSettings, load
 from tests.partitions import PARTITIONS
 from tests.simulation.world import SERVERS, World, history
 
@@ -106,5 +109,19 @@ def test_of_two_records_the_first_counts_and_is_written_again() -> None:
         await ensure_installation(SERVERS)
         assert [record.value for record in await records(ownerships=True)] == [first, second, first]
         assert await ownership(SERVERS) == decode_ownership(first)
+
+    history(main)
+
+
+def test_the_ledger_does_not_start_before_ownership_is_enforced() -> None:
+    async def main(_: World) -> None:
+        await pay(0)
+        await ensure_installation(SERVERS)
+        settings = load(LedgerSettings, {"ONCE_BOOTSTRAP_SERVERS": SERVERS, "ONCE_PARTITIONS": str(PARTITIONS)})
+        async with AsyncExitStack() as stack:
+            with pytest.raises(TopicMismatchError, match="run `once clients enforce`"):
+                await build(settings, stack)
+            await enforce_ownership(SERVERS)
+            await build(settings, stack)
 
     history(main)
