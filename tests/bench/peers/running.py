@@ -16,6 +16,7 @@ from typing import NamedTuple
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.supervisor.component import http_ready
 from shared.eos.records import Record
+from shared.events.headers import Headers
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.consumer import Tail
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -53,6 +54,7 @@ class Sent(NamedTuple):
     key: bytes
     value: bytes
     identity: str
+    headers: Headers = ()
 
 
 @dataclass(frozen=True)
@@ -250,8 +252,8 @@ async def latency(
 async def _send(writer: IdempotentWriter, topic: str, records: Iterator[Sent], sent_s: dict[str, float]) -> None:
     """Send at a steady rate, and note when each record left."""
     began = time.monotonic()
-    for number, (partition, key, value, identity) in enumerate(records):
+    for number, (partition, key, value, identity, headers) in enumerate(records):
         await asyncio.sleep(max(began + number / LATENCY_RATE - time.monotonic(), 0))
         sent_s[identity] = time.monotonic()
-        await writer.write(topic, partition, key, value)
+        await writer.write(topic, partition, key, value, headers)
     await writer.flush()

@@ -11,6 +11,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import free_ports
 from shared.eos.records import Record
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.validation import key_of
 from tests.bench.gauges import say
 from tests.bench.peers import cluster
@@ -109,7 +110,7 @@ def project_records(count: int) -> Iterator[Sent]:
     for number, value in enumerate(payments("latency", count, accounts=ACCOUNTS)):
         key, partition = key_of(value, PARTITIONS)
         assert key is not None
-        yield Sent(partition, key, value, f"latency-{number}")
+        yield Sent(partition, key, value, f"latency-{number}", BY_OPERATOR)
 
 
 class _Posting(msgspec.Struct):
