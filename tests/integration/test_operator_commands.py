@@ -19,7 +19,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_DEAD_LETTER, PAYMENTS_RAW
 from shared.events.clients import BY_OPERATOR
-from shared.events.headers import ORIGIN, RESUBMISSION_OF, Coordinates, header
+from shared.events.headers import ORIGIN, RESUBMISSION_OF, SUBMITTED_BY, Coordinates, Headers, header
 from shared.events.partitions import PARTITIONS_MAX
 from shared.events.postings import Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer
@@ -65,13 +65,13 @@ class Operator:
         assert found[0].offset == offset
         return found[0]
 
-    def pay(self, value: bytes) -> tuple[int, int]:
+    def pay(self, value: bytes, headers: Headers = BY_OPERATOR) -> tuple[int, int]:
         """Write a payment to payments.raw; return its partition and offset."""
 
         async def send() -> tuple[int, int]:
             key, partition = key_of(value, PARTITIONS)
             async with IdempotentWriter(self.brokers) as writer:
-                return (await writer.send(PAYMENTS_RAW, partition, key, value, BY_OPERATOR))[1:3]
+                return (await writer.send(PAYMENTS_RAW, partition, key, value, headers))[1:3]
 
         return asyncio.run(send())
 
@@ -305,18 +305,21 @@ def test_a_dead_letter_is_listed_shown_corrected_and_accepted(
     record = operator.record(answer["at"])
     assert (record.value, record.key) == (corrected.read_bytes(), b"cash@2")
     assert header(record.headers, RESUBMISSION_OF) == origin.encode()
+    assert header(record.headers, SUBMITTED_BY) == header(BY_OPERATOR, SUBMITTED_BY)
     assert operator.outcome((record.partition, record.offset)).state is State.COMPLETED
 
 
 def test_a_binary_value_is_shown_and_resubmitted_unchanged(operator: Operator, pipeline: None) -> None:
     bad = b"\xff\xfe op"
-    at = operator.pay(bad)
+    at = operator.pay(bad, ((SUBMITTED_BY, b"alpha:0123456789abcdef"),))
     assert operator.outcome(at).reason == "not_utf8"
     origin = f"{at[0]}:{at[1]}"
     assert operator.json(dead_letters, "show", origin)["value_base64"] == "//4gb3A="
     assert operator.run(dead_letters, "show", origin, "--value").stdout_bytes == bad
     answer = operator.json(dead_letters, "resubmit", origin)
-    assert operator.record(answer["at"])[4:6] == (None, bad)
+    record = operator.record(answer["at"])
+    assert record[4:6] == (None, bad)
+    assert header(record.headers, SUBMITTED_BY) == b"alpha:0123456789abcdef"
 
 
 def test_an_unknown_dead_letter_is_not_found(operator: Operator, tmp_path: Path) -> None:
