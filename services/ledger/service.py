@@ -128,7 +128,7 @@ class LedgerHandler:
 
     def _counted(self, event: Submitted, headers: Headers) -> Submitted:
         """Return the event with the client whom it counts for."""
-        if int(headers[0][1].rpartition(b":")[2]) >= self._raw_from:
+        if not self._raw_from or int(headers[0][1].rpartition(b":")[2]) >= self._raw_from:
             return event
         return msgspec.structs.replace(event, submitted_by=OPERATOR)
 
