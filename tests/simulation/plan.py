@@ -57,12 +57,13 @@ CURRENCIES: Final = ("CZK", "EUR", "JPY")
 
 CLIENTS_EVERY: Final = 5
 """One history in so many has payments of several clients, and accounts that they open."""
-OPENINGS: Final = 14
+OPENINGS: Final = 24
 _OPERATOR: Final = encode_submitted_by(OPERATOR).decode()
 SUBMITTERS: Final = (
     "alpha:0123456789abcdef",
     "alpha:0123456789abcdef",
     "beta:fedcba9876543210",
+    "treasury:00112233445566aa:house",
     "treasury:00112233445566aa:house",
     "operator:0000000000000000",
     "malformed",
