@@ -69,7 +69,9 @@ def with_clients(night: Night, link: Link, *, effective: bool = False) -> Link:
     needed = counts(night, partition_of("p_origin"), offset_of("p_origin"))
     of_ledger = f"if(p_kind = 'opening', null, if({needed}, p_submitted, xxhash64('{OPERATORS}')))"
     right = of_ledger if effective else "p_submitted"
-    rule = f"(c_submitted <=> {right} or c_submitted is null and not {needed})"
+    # A former version landed no client of a record that its last run carried
+    unnamed = "c_submitted is null" if effective else "(c_submitted is null or p_submitted is null)"
+    rule = f"(c_submitted <=> {right} or {unnamed} and not {needed})"
     text = "'submitted by another client or key, or another scope'"
     agreements = {
         kind: Agreement(

@@ -182,7 +182,7 @@ def altered_day_of_receipt(world: Clean) -> None:
     """A day later than the raw record's."""
     raw = world.at(world.paid.raw)
     world.change(
-        world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + DAY_MS, None)
+        world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + DAY_MS, OPERATOR)
     )
 
 

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_POSTINGS
 from shared.events.transfers import DeclineReason
 from spark.decisions.reference import decided
-from spark.night import Night, union
+from spark.lake import no_rows
+from spark.night import BREAKS, Night, union
 from spark.ownership import OPERATORS, OWNER, client, counts
 from spark.places import unstable
 
@@ -124,8 +125,11 @@ def _newest(name: str, where: str = "since") -> Column:
 def check_listed(night: Night, rows: DataFrame) -> DataFrame:
     """Return BREAKS of accounts whose last record of ledger.accounts has other terms than their last event gave.
 
-    Nothing is judged where that record, or the event, may be above the cut. Rows are of `newest`.
+    Nothing is judged where that record, or the event, may be above the cut, nor in a cut of a former version, which
+    does not have the topic. Rows are of `newest`.
     """
+    if LEDGER_ACCOUNTS not in night.manifest.topics:
+        return no_rows(night.spark, BREAKS)
     hidden = {topic: unstable(night, topic) for topic in (LEDGER_ACCOUNTS, LEDGER_POSTINGS)}
     of_terms = decided(
         _visible(rows, hidden[LEDGER_ACCOUNTS]).where("version > 0 and since > coalesce(listed.since, -1L)"),

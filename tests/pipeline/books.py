@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
-from shared.events.headers import Coordinates, header
+from shared.events.clients import OPERATOR
+from shared.events.headers import Coordinates, Headers, header
 from shared.events.postings import ACCOUNT_PREFIX, Account, decode_account, decode_ledger_event, encode_account
 from shared.events.transfers import AccountOpened, Transfer, TransferReversal, decode_transfer, encode_transfer
 from spark.manifest import VERSION, Manifest, Range, seal
@@ -36,7 +37,7 @@ Log = tuple[str, int]
 
 
 class Books:
-    """Six partitions of the ledger, and the topics that it reads and writes.
+    """Six partitions of the ledger, and those of the topics that it reads and writes that say what accounts have.
 
     Attributes:
         now_ms: time of arrival of the next record.
@@ -61,9 +62,12 @@ class Books:
         self.order(Transfer(payment_id, debtor, creditor, amount_minor, **terms), partition_for(debtor))
 
     def order(self, event: Transfer | TransferReversal | AccountOpened, partition: int) -> None:
-        """Write a record to ledger.transfers."""
-        origin = b"payments.raw:%d:%d" % (partition, self._high[LEDGER_TRANSFERS, partition])
-        self._append(Output(LEDGER_TRANSFERS, partition, None, encode_transfer(event), (("origin", origin),)))
+        """Write a record to ledger.transfers: an operator's payment, or an operator's command."""
+        headers: Headers = ()
+        if not isinstance(event, AccountOpened):
+            event = structs.replace(event, submitted_by=OPERATOR)
+            headers = (("origin", b"payments.raw:%d:%d" % (partition, self._high[LEDGER_TRANSFERS, partition])),)
+        self._append(Output(LEDGER_TRANSFERS, partition, None, encode_transfer(event), headers))
 
     def work(self, partition: int, records: int = 1000) -> bool:
         """Run one transaction of a partition, whose end has not reached any topic. False without input."""
@@ -73,7 +77,8 @@ class Books:
         if partition in self._open or not offsets:
             return False
         handler = self._handlers[partition]
-        outputs = [output for offset in offsets for output in handler.process(self.logs[log][offset])]
+        made = (output for offset in offsets for output in handler.process(self.logs[log][offset]))
+        outputs = [output for output in made if output.topic in TOPICS]
         source = (("source", Coordinates(*log, offsets[-1]).encode()),)
         outputs += [
             Output(LEDGER_BALANCES, partition, key, value, source)

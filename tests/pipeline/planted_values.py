@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from shared.events import catalogue
+from shared.events.clients import OPERATOR
 from shared.events.effects import (
     EffectRequest,
     EffectResult,
@@ -15,7 +16,7 @@ from shared.events.effects import (
     encode_result,
 )
 from shared.events.headers import SOURCE, Coordinates, header
-from shared.events.payments import Payment, Repeat, encode_accepted, encode_instruction, encode_repeat
+from shared.events.payments import Payment, Repeat, encode_accepted, encode_repeat
 from shared.events.postings import (
     Account,
     Entry,
@@ -38,10 +39,10 @@ FAR_OFFSET = 10**12
 
 def accepted_altered(world: Volume) -> Iterator[Found]:
     paid = world.take("plain")
-    payment = decode_instruction(world.at(paid.accepted).value or b"")
+    payment = decode_instruction(world.at(paid.raw).value or b"")
     assert isinstance(payment, Payment)
     altered = msgspec.structs.replace(payment, amount_minor=payment.amount_minor + 1)
-    world.change(paid.accepted, encode_instruction(altered))
+    world.change(paid.accepted, encode_accepted(altered, -1, OPERATOR))
     yield found(Kind.AMOUNT, paid.accepted, world)
     yield found(Kind.AMOUNT, paid.transfer, world)
 
@@ -50,7 +51,7 @@ def time_of_receipt_altered(world: Volume) -> Iterator[Found]:
     """The payment has a value date of its own, so nothing follows from it."""
     paid = world.take("charged")
     raw = world.at(paid.raw)
-    world.change(paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1, None))
+    world.change(paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1, OPERATOR))
     yield found(Kind.AMOUNT, paid.accepted, world)
 
 

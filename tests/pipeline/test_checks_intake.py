@@ -6,7 +6,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
-from shared.events.payments import Payment, encode_accepted, encode_instruction
+from shared.events.clients import OPERATOR
+from shared.events.payments import Payment, encode_accepted
+from spark import ownership
 from spark.checks import intake
 from tests.payments import decode_instruction
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
@@ -18,7 +20,7 @@ OUTCOMES, REPEATS = "raw:outcomes", "repeats:firsts"
 
 
 def altered(world: World, payment: Payment, **changes: object) -> bytes:
-    return encode_instruction(msgspec.structs.replace(payment, **changes))
+    return encode_accepted(msgspec.structs.replace(payment, **changes), -1, OPERATOR)
 
 
 @full
@@ -27,7 +29,7 @@ def test_a_clean_system_is_counted(spark: SparkSession) -> None:
     assert found(checked) == []
     assert checked.figures == {"records_in": 9, "accepted": 7, "deduplicated": 1, "dead_lettered": 1}
     assert not any(checked.in_flight.values())
-    assert not checked.carry
+    assert set(checked.carry) == {ownership.CARRIED}
 
 
 @full
@@ -109,7 +111,8 @@ def test_a_repeat_waits_while_its_first_may_be_above_the_cut(spark: SparkSession
     checked = intake.check_ingest(night(spark, world, cut))
     assert found(checked) == []
     assert checked.in_flight == {"ingest": 1, "ingest_ahead": 0, "repeats": 1}
-    assert set(checked.carry) == {"ingest_parents_payments_raw", "ingest_marks", "ingest_repeats"}
+    left = {"ingest_parents_payments_raw", "ingest_marks", "ingest_repeats"}
+    assert set(checked.carry) == {*left, ownership.CARRIED}
     later = intake.check_ingest(night(spark, world, manifest(world, previous=cut), kept(checked.carry)))
     assert found(later) == []
     assert not any(later.in_flight.values())
@@ -120,7 +123,9 @@ def test_a_repeat_waits_while_its_first_may_be_above_the_cut(spark: SparkSession
 def test_the_time_of_receipt_is_that_of_the_raw_record(spark: SparkSession) -> None:
     world = Clean()
     raw = world.at(world.paid.raw)
-    world.change(world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1, None))
+    world.change(
+        world.paid.accepted, encode_accepted(decode_instruction(raw.value or b""), raw.timestamp_ms + 1, OPERATOR)
+    )
     assert found(intake.check_ingest(night(spark, world))) == [("amount", OUTCOMES, str(world.paid.accepted))]
 
 

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from deploy.checkers.verdict import Kind
 from services.transform.domain import ReferenceData, price
+from shared.events.clients import OPERATOR
 from shared.events.payments import DAY_MS, MAX_AMOUNT_MINOR, Payment, encode_accepted
 from shared.events.reference import Fee, Rate
 from shared.events.transfers import Transfer, decode_transfer, encode_transfer
@@ -119,8 +120,8 @@ def test_a_missing_value_date_is_the_day_of_receipt(spark: SparkSession) -> None
     right, wrong = (world.pay(f"q{number}", ALICE, "bob", 50) for number in range(2))
     for trail, value_date in ((right, "2026-01-04"), (wrong, "2026-01-05")):
         accepted = world.at(trail.accepted)
-        payment = msgspec.structs.replace(decode_instruction(accepted.value or b""), value_date=None)
-        world.change(trail.accepted, encode_accepted(payment, accepted.timestamp_ms - DAY_MS, None))
+        payment = msgspec.structs.replace(decode_instruction(world.at(trail.raw).value or b""), value_date=None)
+        world.change(trail.accepted, encode_accepted(payment, accepted.timestamp_ms - DAY_MS, OPERATOR))
         _change(world, trail.transfer, value_date=value_date)
     assert found(intake.check_transform(night(spark, world))) == [("amount", CHECK, str(wrong.transfer))]
     assert {one.where for one in world.audit().violations if one.kind == Kind.ALTERED_TRANSFER} == {str(wrong.transfer)}

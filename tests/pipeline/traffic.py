@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from shared.events import catalogue
+from shared.events.clients import BY_OPERATOR
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions, encode_subscriptions
 from shared.events.reference import Fee, Rate, encode_reference
 from shared.events.transfers import AccountOpened, encode_transfer
@@ -67,7 +68,7 @@ async def _send(brokers: str, seed: int, records_per_s: float) -> None:
         for debtor, value in payments(10**6, CLIENTS, random.Random(seed), prefix=f"night-{seed}"):
             partition = partition_for_bytes(value) if debtor is None else partition_for(debtor)
             key = None if debtor is None else debtor.encode()
-            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value)
+            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
             count += 1
             await asyncio.sleep(max(begun + count / records_per_s - time.monotonic(), 0))
 

@@ -158,8 +158,8 @@ OF_OWNERS: Final[Table] = {
     "owners-client-dropped": Mutant(
         "accepts a child that names no client",
         _CLIENTS,
-        "c_submitted is null and not {needed})",
-        "c_submitted is null)",
+        "or {unnamed} and not {needed})",
+        "or {unnamed})",
         f"{_ALTERED}[client_dropped_by_the_ledger]",
     ),
     "owners-client-of-a-credit": Mutant(
