@@ -7,11 +7,11 @@ import msgspec
 
 from shared.events import catalogue
 from shared.events.clients import OPERATOR, SubmittedBy
-from shared.events.headers import Coordinates
-from shared.events.postings import decode_ledger_event, decode_terms, encode_ledger_event, encode_terms
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
+from shared.events.postings import Decline, decode_ledger_event, decode_terms, encode_ledger_event, encode_terms
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from tests.planted import HOME, Clean
-from tests.world import World
+from tests.world import RECEIVED, World
 
 ACME = SubmittedBy("acme", "0123456789abcdef")
 HOUSE = SubmittedBy("acme", "0123456789abcdef", True)
@@ -206,6 +206,15 @@ def opening_with_two_outcomes(world: Clean) -> None:
     with submitted(world, ACME):
         _, posted = world.open(world.named("w"), world.client("new", HOME))
     world.copy(posted)
+
+
+def opening_done_and_declined(world: Clean) -> None:
+    account = world.client("new", HOME)
+    with submitted(world, ACME):
+        _, posted = world.open(world.named("w"), account)
+    origin, source = (Coordinates.decode(header(world.at(posted).headers, name) or b"") for name in (ORIGIN, SOURCE))
+    event = Decline(world.named("w"), account, "not_authorised", RECEIVED, opening=True, submitted_by=ACME)
+    world.append(catalogue.LEDGER_POSTINGS, HOME, encode_ledger_event(event), origin=origin, source=source)
 
 
 def account_listed_with_another_owner(world: Clean) -> None:

@@ -45,6 +45,7 @@ ALTERED: tuple[tuple[Callable[[Clean], None], Callable[[Night], Checked], str, s
     (owners.client_altered_on_a_decline, ledger.check, "amount", POSTINGS, lambda w: w.declined.debit),
     (owners.opening_without_an_outcome, ledger.check, "missing", POSTINGS, lambda w: w.opened[0]),
     (owners.opening_with_two_outcomes, ledger.check, "duplicate", POSTINGS, wrong_decisions.posted),
+    (owners.opening_done_and_declined, ledger.check, "duplicate", POSTINGS, wrong_decisions.posted),
 )
 
 

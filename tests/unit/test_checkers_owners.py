@@ -29,6 +29,7 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
     (owners.opening_without_an_outcome, Kind.LOST, lambda w: end(w, catalogue.PAYMENTS_RAW, HOME)),
     (owners.opening_without_an_outcome, Kind.SKIPPED, lambda w: w.opened[0]),
     (owners.opening_with_two_outcomes, Kind.DUPLICATE_ACCOUNT_EVENT, wrong_decisions.posted),
+    (owners.opening_done_and_declined, Kind.DUPLICATE_DECLINE, wrong_decisions.posted),
     (owners.account_not_listed, Kind.OWNER_DIFFERS, lambda _: f"{catalogue.LEDGER_ACCOUNTS}:{HOME}"),
 ]
 
