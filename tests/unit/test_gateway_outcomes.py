@@ -86,7 +86,7 @@ async def test_an_identity_without_outcome_is_none() -> None:
 
 
 async def _refuses(_: web.Request) -> web.Response:
-    return web.json_response({"error": "busy"}, status=503)
+    return web.json_response({"error": "busy", "payments": []}, status=503)
 
 
 async def _nonsense(_: web.Request) -> web.Response:
