@@ -6,7 +6,7 @@ OpenAPI document.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -18,8 +18,9 @@ import yarl
 from aiohttp import web
 
 from services.balances.api import openapi
+from services.balances.api.access import Admission
 from services.balances.api.reader import WAITERS_MAX, Reader
-from services.balances.api.routes import Api
+from services.balances.api.routes import Api, admitting
 from services.balances.projection import database
 from services.balances.projection.domain import Page, plan
 from services.balances.projection.progress import PartitionFreshness
@@ -29,6 +30,7 @@ from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import Headers
 from shared.events.postings import LedgerEvent, encode_ledger_event
 from shared.events.transfers import AccountOpened
+from shared.http.hosts import Hosts
 from tests.json_schema import Checker
 from tests.ledgers import DEBTOR, Ledger, P, transfer
 from tests.partitions import PARTITIONS
@@ -191,9 +193,17 @@ class Site:
         self._session = session
         self._checker = Checker(openapi.document(PARTITIONS))
 
-    async def ask(self, path: str, method: str = "GET") -> tuple[int, Any, dict[str, str]]:
-        """Status, body and headers; the body decoded, and checked against the document, where it is JSON."""
-        async with self._session.request(method, yarl.URL(self.origin + path, encoded=True)) as answer:
+    async def ask(
+        self, path: str, method: str = "GET", sent: Mapping[str, str] | None = None
+    ) -> tuple[int, Any, dict[str, str]]:
+        """Status, body and headers; the body decoded, and checked against the document, where it is JSON.
+
+        Args:
+            sent: headers of the request.
+        """
+        async with self._session.request(
+            method, yarl.URL(self.origin + path, encoded=True), headers=sent or {}
+        ) as answer:
             text = await answer.read()
             headers = dict(answer.headers)
             if answer.content_type not in {"application/json", "application/problem+json"} or not text:
@@ -227,15 +237,17 @@ def _schema(path: str, status: int) -> dict[str, Any]:
             [content] = methods["get"]["responses"][str(status)]["content"].values()
             found: dict[str, Any] = content["schema"]
             return found
-    assert status in {404, 405}
+    assert status in {401, 403, 404, 405, 421}
     return {"$ref": f"#/components/schemas/{'Problem' if path.startswith('/v1/') else 'Refused'}"}
 
 
 @asynccontextmanager
-async def serving(view: View, *, waiters_max: int = WAITERS_MAX, pending_max: int = 256) -> AsyncIterator[Site]:
-    """The API of a view, on a free loopback port."""
+async def serving(
+    view: View, *, waiters_max: int = WAITERS_MAX, pending_max: int = 256, admission: Admission | None = None
+) -> AsyncIterator[Site]:
+    """The API of a view, on a free loopback port; without an admission, it admits every request."""
     reader = Reader(database.reading(view.url), pending_max=pending_max)
-    app = web.Application()
+    app = web.Application(middlewares=[admitting(admission or Admission(None, Hosts([])))])
     app.add_routes(Api(reader, view, PARTITIONS, waiters_max=waiters_max).routes())
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
     await runner.setup()

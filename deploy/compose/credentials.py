@@ -89,7 +89,8 @@ def make(authority: Authority) -> Files:
     files[REDIS][USERS_FILE] = redis_users.acl_file(digests).encode()
     clients = ClientFiles(own / API_KEYS, own / LOCAL_KEY)
     ensure_local(clients, _MODE)
-    files["gateway"][API_KEYS] = clients.keys.read_bytes()
+    for name in ("gateway", "balances"):
+        files[name][API_KEYS] = clients.keys.read_bytes()
     for name in (LOCAL_KEY, FORMER_KEY):
         if (own / name).exists():
             files[OPERATOR][name] = (own / name).read_bytes()

@@ -3,15 +3,19 @@
 `--rebuild` empties the database and ends; a view that runs on it, here or elsewhere, reads the topic again.
 """
 
+import asyncio
 import logging
 import sys
 import threading
+from collections.abc import Coroutine
+from typing import Any
 
 import click
 from aiohttp import web
 
+from services.balances.api.access import Admission
 from services.balances.api.reader import Reader
-from services.balances.api.routes import Api
+from services.balances.api.routes import Api, admitting
 from services.balances.dashboard import Live, parse_watched
 from services.balances.projection import database
 from services.balances.projection.lag import Ends, LostRecordsError
@@ -19,8 +23,11 @@ from services.balances.projection.store import DatabaseAwayError, ForeignDatabas
 from services.balances.projection.transport import Member
 from services.balances.projection.worker import ASSIGNMENT, KAFKA, View
 from services.balances.projection.writing import DATABASE
+from shared.addresses import is_loopback
 from shared.eos.crash import CrashPoints
 from shared.events.catalogue import LEDGER_POSTINGS
+from shared.http.hosts import Hosts
+from shared.http.keyfile import KeyFile
 from shared.kafka.admin.clock import check_clock
 from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
@@ -30,6 +37,7 @@ from shared.kafka.runtime.runtime import act
 from shared.settings import ViewSettings
 
 NAME = "balances"
+KEYS_VARIABLE = "ONCE_VIEW_API_KEYS_FILE"
 REFUSED = (ForeignDatabaseError, LostRecordsError)
 AGAIN = (DatabaseAwayError,)
 SHUTDOWN_S = 2.0  # for requests under way at a stop
@@ -77,6 +85,10 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     brokers = access(settings)
     crash_points = CrashPoints(settings.crash_point, act)
     url, watched = database.database_of(settings), parse_watched(settings.watched)
+    key_file = key_file_of(settings)
+    admission = Admission(
+        None if key_file is None else key_file.keys, Hosts([settings.host, *settings.hosts.split(",")])
+    )
     await check_topics(brokers, [LEDGER_POSTINGS], settings.partitions)
     await check_clock(brokers, settings.clock_skew_s_max)
     cluster = await stack.enter_async_context(Cluster(brokers, client_id=NAME))
@@ -96,7 +108,7 @@ async def serve(settings: ViewSettings, process: Process) -> int:
         progress=view,
         health=health,
     )
-    application = web.Application()
+    application = web.Application(middlewares=[admitting(admission)])
     application.add_routes([*live.routes(), *Api(reader, view, settings.partitions).routes()])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
@@ -104,8 +116,36 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     stack.push_async_callback(live.stop)
     await web.TCPSite(runner, settings.host, settings.port).start()
     log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-    await view.run(stop)
+    await while_valid(view.run(stop), key_file, admission)
     return 0
+
+
+def key_file_of(settings: ViewSettings) -> KeyFile | None:
+    """The file of keys of the settings; ValueError, with what to change, if everybody on a network could read."""
+    if settings.api_keys_file:
+        return KeyFile(settings.api_keys_file, KEYS_VARIABLE)
+    if not is_loopback(settings.host):
+        raise ValueError(
+            f"ONCE_VIEW_HOST is {settings.host!r} and {KEYS_VARIABLE} is empty: all who reach that address could read "
+            f"every account; name the gateway's file of keys in {KEYS_VARIABLE}, or bind to 127.0.0.1"
+        )
+    return None
+
+
+async def while_valid(work: Coroutine[Any, Any, None], key_file: KeyFile | None, admission: Admission) -> None:
+    """Do the work while the keys are watched; KeysError ends it if their file is lost."""
+    if key_file is None:
+        return await work
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(key_file.watch(admission.use))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return None
 
 
 if __name__ == "__main__":

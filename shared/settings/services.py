@@ -204,6 +204,19 @@ class ViewSettings(MemberSettings):
     )
     port: int = setting("ONCE_VIEW_PORT", "Port of the page and the JSON interface; 0 picks one.", 8090)
     host: str = setting("ONCE_VIEW_HOST", "Address that the view's port binds to.", "127.0.0.1")
+    hosts: str = setting(
+        "ONCE_VIEW_HOSTS",
+        "Names by which clients reach the view, comma separated, without ports. A request that names another Host is "
+        "answered with 421. An address needs none.",
+        "",
+    )
+    api_keys_file: str = setting(
+        "ONCE_VIEW_API_KEYS_FILE",
+        "The gateway's file of keys, or a copy of it. A key needs the scope read, and house as well for what is not of "
+        "its client. It is read again when it changes. Empty requires no key, which is refused unless ONCE_VIEW_HOST "
+        "is a loopback address.",
+        "",
+    )
     watched: str = setting(
         "ONCE_VIEW_WATCHED",
         "Services that the page shows: service=host:port of each instance's metrics, comma separated.",

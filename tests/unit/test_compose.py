@@ -130,6 +130,8 @@ def test_services_are_set_as_in_a_secured_local_stack(spec: Any) -> None:
         },
         VIEW: {
             "ONCE_VIEW_HOST": "0.0.0.0",  # noqa: S104 # likewise
+            "ONCE_VIEW_HOSTS": f"{VIEW},${{VIEW_HOSTS:-}}",
+            "ONCE_VIEW_API_KEYS_FILE": "/run/once/api-keys",  # on loopback, the local stack's asks for none
             "ONCE_VIEW_WATCHED": ",".join(f"{name}={name}:{METRICS_PORT}" for name in SERVICES if name != VIEW),
         },
         "outbox": {

@@ -36,7 +36,9 @@ _ABOUT: Final = (
     "the answer. To read what you wrote, name its record with at_least, or wait for your payment with wait. Amounts "
     "are whole minor units: 1250 is 12.50 EUR. Below /v1 they are integers, as in the gateway's API, and refusals are "
     "problems of RFC 9457. A balance may have more digits than a double keeps: read it with a JSON reader that has "
-    "integers of any size. Below /api amounts are strings of decimal digits. All paths are for GET and HEAD."
+    "integers of any size. Below /api amounts are strings of decimal digits. All paths are for GET and HEAD. "
+    "Beyond loopback the view asks for a key with the scope read: Authorization: Bearer KEY, or HTTP Basic with the "
+    "key as the password. Without the scope house, a key reads accounts of its client, below /v1."
 )
 
 _SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
@@ -213,7 +215,10 @@ def _get(path: str, operation: _Operation, partitions: int) -> dict[str, Any]:
     ]
     texts = {
         400: "A parameter is unknown or wrong; the detail says what to send.",
+        401: "The view asks for keys, and this one is missing, unknown or expired.",
+        403: "The key has no scope read, or the account is not of its client.",
         404: operation.missing,
+        421: "The Host is not a name of the view.",
         503: "The view's database or the brokers do not answer, or too many requests are under way.",
         504: "The view has not read what at_least names within the timeout." if _waits(operation.query) else None,
     }

@@ -29,8 +29,13 @@ class Refusal(StrEnum):
     PARAMETER_UNKNOWN = "parameter_unknown"
     PARAMETER_INVALID = "parameter_invalid"
     ACCOUNT_INVALID = "account_invalid"
+    KEY_MISSING = "key_missing"
+    KEY_UNKNOWN = "key_unknown"
+    KEY_EXPIRED = "key_expired"
+    NOT_AUTHORISED = "not_authorised"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    HOST_UNKNOWN = "host_unknown"
     BUSY = "busy"
     VIEW_UNAVAILABLE = "view_unavailable"
     KAFKA_UNAVAILABLE = "kafka_unavailable"
@@ -41,8 +46,13 @@ STATUS: Mapping[Refusal, int] = {  # of HTTP
     Refusal.PARAMETER_UNKNOWN: 400,
     Refusal.PARAMETER_INVALID: 400,
     Refusal.ACCOUNT_INVALID: 400,
+    Refusal.KEY_MISSING: 401,
+    Refusal.KEY_UNKNOWN: 401,
+    Refusal.KEY_EXPIRED: 401,
+    Refusal.NOT_AUTHORISED: 403,
     Refusal.NOT_FOUND: 404,
     Refusal.METHOD_NOT_ALLOWED: 405,
+    Refusal.HOST_UNKNOWN: 421,
     Refusal.BUSY: 503,
     Refusal.VIEW_UNAVAILABLE: 503,
     Refusal.KAFKA_UNAVAILABLE: 503,

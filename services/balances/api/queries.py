@@ -66,6 +66,12 @@ def account(connection: Connection, name: str) -> AccountFound | None:
     return AccountFound(Terms(*terms), tuple(found))
 
 
+def owner(connection: Connection, name: str) -> str | None:
+    """The owner of an account; None if there is no such account."""
+    terms = connection.execute(statements.terms_of(name)).one_or_none()
+    return None if terms is None else str(terms.owner)
+
+
 def entries(connection: Connection, name: str, query: EntriesQuery, after: Place | None) -> PageFound | None:
     """A page of an account's history; None if there is no such account.
 

@@ -10,8 +10,10 @@ from typing import Final
 
 import msgspec
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
 
 from services.balances.api import openapi, parameters, queries
+from services.balances.api.access import Admission, challenges, check_owner, client_of
 from services.balances.api.answers import Account, Digest, Entries, Payments, Totals
 from services.balances.api.parameters import EntriesQuery, FreshnessQuery, PaymentQuery, Query, Refusal, RefusedError
 from services.balances.api.queries import PaymentsFound
@@ -93,6 +95,7 @@ class Api:
         if found is None:
             raise no_account(name, now)
         terms = found.terms
+        check_owner(request, name, terms.owner)
         return Account(
             account=name,
             partition=partition,
@@ -125,6 +128,7 @@ class Api:
         partition = parameters.home(name, self._partitions)
         query = parameters.parse(DatedEntriesQuery, request.query.items())
         parameters.check_currency(query.currency)
+        await self._check_owner(request, name, partition)
         asked = "entries", name, query.currency, query.since, query.to, query.order
         after = decode_cursor(asked, query.after)
         await self._snapshots.reach(query)
@@ -133,6 +137,13 @@ class Api:
             raise no_account(name, now)
         following = None if found.last is None else encode_cursor(asked, found.last)
         return Entries(name, partition, query.order, found.entries, following, now)
+
+    async def _check_owner(self, request: web.Request, name: str, partition: int) -> None:
+        if client_of(request) is not None:
+            owner, now = await self._snapshots.ask(partial(queries.owner, name=name), [partition])
+            if owner is None:
+                raise no_account(name, now)
+            check_owner(request, name, owner)
 
     async def get_totals(self, request: web.Request) -> Totals:
         await self._snapshots.reach(parameters.parse(Query, request.query.items()))
@@ -167,7 +178,7 @@ class Api:
             return bool(known) and (query.until == "known" or known[0].state is not State.POSTED)
 
         await self._snapshots.reach(query)
-        question = partial(outcomes, query=query, after=after)
+        question = partial(outcomes, query=query, after=after, reader=client_of(request))
         found, now = await self._snapshots.ask_until(question, enough, query.wait)
         following = None if found.last is None else encode_cursor(asked, found.last)
         return Outcomes(query.debtor, found.outcomes, following, now)
@@ -257,6 +268,31 @@ def answering(handler: Handler, *, refusing: Refusing = _refusal) -> Handler:
         return await observed(request, answer)
 
     return observed_answer
+
+
+def admitting(admission: Admission) -> Middleware:
+    """Make the middleware that admits every request of the application, or refuses it in JSON."""
+
+    @web.middleware
+    async def admitted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            admission.admit(request)
+        except RefusedError as error:
+            refusal = error
+        else:
+            return await handler(request)
+
+        async def refuse(_: web.Request) -> web.StreamResponse:
+            refusing = _problem if request.path.startswith("/v1/") else _refusal
+            answer = refusing(refusal, {})
+            if refusal.status == 401:
+                for challenge in challenges():
+                    answer.headers.add(hdrs.WWW_AUTHENTICATE, challenge)
+            return answer
+
+        return await observed(request, refuse)
+
+    return admitted
 
 
 def _check_method(request: web.Request) -> None:

@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, select, tuple_
 
-from services.balances.api import statements
+from services.balances.api import queries, statements
 from services.balances.api.answers import Entry, place
 from services.balances.api.queries import entry
 from services.balances.api.v1.answers import Outcome, State
 from services.balances.api.v1.parameters import DatedEntriesQuery, DatedPlace, DatedQuery, OutcomesQuery
 from services.balances.projection.database import IS_OUTCOME, entries, events
 from services.balances.projection.rows import DECLINE, OPENED
+from shared.events.clients import OWNER_UNNAMED
 from shared.events.postings import CREDIT
 
 Statement = Select[*tuple[Any, ...]]
@@ -51,12 +52,18 @@ def dated_entries(
     return EntriesFound(tuple(entry(name, row) for row in shown), last)
 
 
-def outcomes(connection: Connection, query: OutcomesQuery, after: DatedPlace | None) -> OutcomesFound:
+def outcomes(
+    connection: Connection, query: OutcomesQuery, after: DatedPlace | None, reader: str | None = None
+) -> OutcomesFound:
     """A page of the outcomes of a debtor's commands, or those of one payment_id.
 
-    A statement finds the credit legs of all of them, and another one the reversals.
+    A client that is not the owner of the account sees what it submitted; a `reader` of None sees all. One statement
+    finds the credit legs of all of them, and another one the reversals.
     """
-    rows = connection.execute(outcomes_of(query, after)).all()
+    statement = outcomes_of(query, after)
+    if reader is not None and reader != (queries.owner(connection, query.debtor) or OWNER_UNNAMED):
+        statement = statement.where(events.c.client == reader)
+    rows = connection.execute(statement).all()
     shown = rows[: query.limit]
     last = DatedPlace(shown[-1].value_date, shown[-1].offset, 0) if len(rows) > query.limit else None
     names = sorted({row.payment_id for row in shown})
