@@ -11,6 +11,7 @@ import pytest
 
 from services.balances.projection import database
 from services.gateway import outcomes
+from shared.events.clients import OPERATOR
 from shared.events.transfers import AccountOpened
 from tests.gateway_view import Substitute, substituting
 from tests.harness import eventually
@@ -65,7 +66,7 @@ class RealView(Rig):
         self._view.take()
 
     def open(self, command_id: str) -> None:
-        self._view.ledger.send(AccountOpened(DEBTOR, 0, command_id=command_id, value_date=DAY))
+        self._view.ledger.send(AccountOpened(DEBTOR, 0, command_id=command_id, value_date=DAY, submitted_by=OPERATOR))
         self._view.take()
 
     @property
