@@ -26,12 +26,14 @@ from shared.events.effects import Channel, channel_of
 MAIL_LANE: Final = "smtp"
 LANES_MAX: Final = 10_000  # remembered; with more, an idle one is forgotten, or the one known longest
 WORK_S: Final = 0.2  # a lane has claims for so many seconds of work; more than a request waits would be in vain
-QUICK_S: Final = 0.02
-"""Calls that take at most this are as much limited by this process as by their destination. With 16 at once, these are
-800 a second, and an inbox of 200 is called within 0.25 s. Input may wait for such a lane, because writing its effects
-to effects.waiting would cost more than the wait."""
+QUICK_S: Final = 0.01
+QUEUED_S: Final = 0.05
+"""A lane whose quickest calls take at most QUICK_S is limited by this process or its machine: a mean up to QUEUED_S is
+the wait of calls for each other. With 16 at once, an inbox of 200 is called within 0.13 s, or 0.63 s. Input may wait
+for such a lane, because writing its effects to effects.waiting would cost more than the wait."""
 SILENT_S: Final = 900.0  # longer than between two tries of an effect
 _WEIGHT: Final = 8  # of the past, in the moving average of a call's seconds
+_QUICKEST_WEIGHT: Final = 1024  # the same for a slower call, in the moving minimum
 _NAMES_MAX: Final = 4096  # asked for with each effect, for few destinations
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -77,9 +79,21 @@ class Lane:
         calls_max: bound of its calls under way.
         claimed: effects that were claimed, or are about to be, and whose calls have not ended.
         took_s: moving average of the seconds that a successful call takes; 0 before the first.
+        quickest_s: moving minimum of the same. It has no part of the time that calls wait for each other, in this
+            process or at the destination.
     """
 
-    __slots__ = ("_begun_s", "calls_max", "claimed", "failed_at_s", "failures", "name", "opens_at_s", "took_s")
+    __slots__ = (
+        "_begun_s",
+        "calls_max",
+        "claimed",
+        "failed_at_s",
+        "failures",
+        "name",
+        "opens_at_s",
+        "quickest_s",
+        "took_s",
+    )
 
     def __init__(self, name: str, calls_max: int) -> None:
         self.name = name
@@ -89,6 +103,7 @@ class Lane:
         self.failed_at_s = 0.0  # the last of them
         self.opens_at_s = 0.0
         self.took_s = 0.0
+        self.quickest_s = 0.0
         self._begun_s: dict[int, float] = {}  # calls under way by number, the oldest first
 
     @property
@@ -105,11 +120,13 @@ class Lane:
 
     def took(self, seconds: float) -> None:
         """Take note of the seconds that a successful call took."""
+        self.quickest_s += (seconds - self.quickest_s) / (_QUICKEST_WEIGHT if self.took_s else 1)
+        self.quickest_s = min(seconds, self.quickest_s)
         self.took_s += (seconds - self.took_s) / (_WEIGHT if self.took_s else 1)
 
     def is_quick(self, now_s: float) -> bool:
-        """Whether its calls take at most QUICK_S, and none under way is late."""
-        if self.failures or self.took_s > QUICK_S:
+        """Whether its calls are limited by this process or its machine, and none under way is late."""
+        if self.failures or self.quickest_s > QUICK_S or self.took_s > QUEUED_S:
             return False
         return not self._begun_s or now_s - next(iter(self._begun_s.values())) <= WORK_S
 

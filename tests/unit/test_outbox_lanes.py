@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from services.outbox.lanes import (
     FULL,
     LANES_MAX,
+    QUEUED_S,
     QUICK_S,
     SILENT_S,
     WORK_S,
@@ -124,7 +125,28 @@ def test_a_lane_is_quick_while_its_calls_are_and_none_is_late(lanes: Lanes) -> N
     assert lane.is_quick(9)
     fail(lanes, lane, 1)
     assert not lane.is_quick(9)
-    lanes.answered(lane, 1.0)
+    for _ in range(20):
+        lanes.answered(lane, 1.0)
+    assert not lane.is_quick(9)
+
+
+def test_a_lane_whose_calls_wait_for_each_other_is_quick(lanes: Lanes) -> None:
+    lane = lanes.lane(NAME)
+    for number in range(1000):
+        lanes.answered(lane, QUICK_S * 2 if number % 200 else QUICK_S / 2)
+        assert lane.is_quick(9)
+    for _ in range(1000):
+        lanes.answered(lane, QUICK_S * 2)
+    assert not lane.is_quick(9)
+    lanes.answered(lane, QUICK_S)
+    assert lane.is_quick(9)
+
+
+def test_a_lane_that_is_slow_in_the_mean_is_not_quick(lanes: Lanes) -> None:
+    lane = lanes.lane(NAME)
+    for number in range(100):
+        lanes.answered(lane, QUEUED_S * 2 if number % 4 else QUICK_S)
+    assert lane.quickest_s <= QUICK_S * 1.1
     assert not lane.is_quick(9)
 
 
