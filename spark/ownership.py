@@ -14,6 +14,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from shared.events.catalogue import INSTALLATION
 from shared.events.clients import OPERATOR, OWNER_UNNAMED, encode_submitted_by
+from spark.history import whole
 from spark.links import Agreement, Link
 from spark.night import Few, Night, by_partition
 from spark.places import offset_of, partition_of
@@ -30,23 +31,24 @@ DIGEST: Final = "if(submitted_by is null, null, xxhash64(submitted_by))"
 
 def raw_from(night: Night) -> dict[int, int]:
     """Return by partition of payments.raw the first offset that needs a client; empty where none does."""
-    before = night.few_carried(CARRIED)
-    if before is not None:
-        return {row["partition"]: row["raw_from"] for row in before.rows}
-    carried = night.carried(CARRIED)
-    if carried is not None:
-        return {row["partition"]: row["raw_from"] for row in carried.collect()}
-    if INSTALLATION not in night.manifest.topics or not night.count(TABLE):
+    before = {row["partition"]: row["raw_from"] for row in night.few(CARRIED)}
+    if before or INSTALLATION not in night.manifest.topics:
+        return before
+    rows = night.new(TABLE)
+    if night.few_carried(CARRIED) is None and night.carried(CARRIED) is None:
+        rows = rows.unionByName(night.history(TABLE, whole(night, INSTALLATION)))
+    elif not night.count(TABLE):
         return {}
-    first = night.new(TABLE).where("not deleted").orderBy("partition", "offset").select("raw_from").first()
+    first = rows.where("not deleted").orderBy("partition", "offset").select("raw_from").first()
     return {} if first is None else dict(enumerate(first["raw_from"]))
 
 
 def to_carry(night: Night) -> dict[str, Few]:
     """Return what later runs need: none of them reads the record again."""
+    if INSTALLATION not in night.manifest.topics:
+        return {}
     found = sorted(raw_from(night).items())
-    rows = [{"partition": number, "raw_from": offset} for number, offset in found]
-    return {CARRIED: Few(_FROM, rows)} if rows else {}
+    return {CARRIED: Few(_FROM, [{"partition": number, "raw_from": offset} for number, offset in found])}
 
 
 def counts(night: Night, partition: str, offset: str) -> str:

@@ -7,19 +7,19 @@ from pyspark.sql import SparkSession
 
 from shared.events import catalogue
 from shared.events.clients import OPERATOR
-from shared.events.payments import Payment, encode_accepted
+from shared.events.payments import Payment, encode_accepted, encode_instruction
 from spark import ownership
 from spark.checks import intake
 from tests.payments import decode_instruction
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, BOB, HOME, Clean
 from tests.tiers import full
-from tests.world import World
 
 OUTCOMES, REPEATS = "raw:outcomes", "repeats:firsts"
 
 
-def altered(world: World, payment: Payment, **changes: object) -> bytes:
+def altered(payment: Payment, **changes: object) -> bytes:
+    """An accepted record of a payment with other fields."""
     return encode_accepted(msgspec.structs.replace(payment, **changes), -1, OPERATOR)
 
 
@@ -37,7 +37,7 @@ def test_outcomes_that_differ_from_the_raw_record(spark: SparkSession) -> None:
     world = Clean()
     payment = decode_instruction(world.at(world.paid.raw).value or b"")
     assert isinstance(payment, Payment)
-    world.change(world.last.accepted, altered(world, payment, payment_id="p6", currency="EUR", amount_minor=4000))
+    world.change(world.last.accepted, altered(payment, payment_id="p6", currency="EUR", amount_minor=4000))
     world.change(world.refused[1], b"\xff other bytes")
     unread = world.first.accepted
     world.change(unread, b"{}")
@@ -45,7 +45,7 @@ def test_outcomes_that_differ_from_the_raw_record(spark: SparkSession) -> None:
     world.remove(refused[1])
     again = world.outcome(catalogue.PAYMENTS_DEAD_LETTER, world.paid.raw, world.at(world.paid.raw).value or b"")
     accepted = world.raw(b"no payment", HOME)
-    forged = world.outcome(catalogue.PAYMENTS_ACCEPTED, accepted, altered(world, payment, payment_id="p8"))
+    forged = world.outcome(catalogue.PAYMENTS_ACCEPTED, accepted, altered(payment, payment_id="p8"))
     checked = intake.check_ingest(night(spark, world))
     assert found(checked) == sorted(
         [
@@ -76,7 +76,7 @@ def test_deduplicated_records_that_are_not_repeats(spark: SparkSession) -> None:
     other = world.repeat(world.paid.raw)[1]
     world.change(other, b'{"payment_id":"p2","debtor":"alice","first":"%b"}' % world.first.raw.encode())
     content = world.repeat(world.paid.raw)
-    world.change(content[0], altered(world, payment, amount_minor=9))
+    world.change(content[0], encode_instruction(msgspec.structs.replace(payment, amount_minor=9)))
     foreign = world.repeat(world.paid.raw)[1]
     world.change(foreign, b'{"payment_id":"p2","debtor":"alice","first":"ledger.transfers:0:1"}')
     checked = intake.check_ingest(night(spark, world))

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from shared.events import catalogue
+from shared.events.clients import OPERATOR
 from shared.events.headers import Coordinates
 from shared.events.postings import AccountTerms, Decline, Entry, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
@@ -153,7 +154,8 @@ def _declined_reversal(world: Clean, payment_id: str, reason: str) -> Coordinate
     trail = world.reverse(payment_id, ALICE, "p1")
     for where in (trail.leg, trail.credit):
         world.remove(where)
-    world.change(trail.debit, encode_ledger_event(Decline(payment_id, ALICE, reason, "2026-01-05", reversal=True)))
+    declined = Decline(payment_id, ALICE, reason, "2026-01-05", reversal=True, submitted_by=OPERATOR)
+    world.change(trail.debit, encode_ledger_event(declined))
     return trail.debit
 
 

@@ -151,8 +151,8 @@ def test_earlier_records_are_read_as_far_as_the_services_remember(spark: SparkSe
     checked = decisions.check(dataclasses.replace(now, history=history))
     declined = ("decision", "reversals declined", f"ledger.postings:{HOME}:{wrong.offset}")
     assert found(checked) == [declined]
-    assert {table for table, begin in asked} == {"postings", "payments", "reversals"}
-    assert all(begin > 0 for _, begin in asked)
+    assert {table for table, begin in asked} == {"postings", "payments", "reversals", "openings", "ownership"}
+    assert all(begin > 0 for table, begin in asked if table != "ownership")  # no run left it here
     forgotten = seal(msgspec.structs.replace(cut, settings=Settings(identity_window=1)))
     refused = ("decision", "refusals", f"payments.dead-letter:{HOME}:{right.offset}")
     assert found(decisions.check(night(spark, world, forgotten, carried))) == [refused, declined]

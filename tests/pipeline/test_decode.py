@@ -60,6 +60,7 @@ def test_a_row_has_its_coordinates_and_its_source(spark: SparkSession) -> None:
         "source_partition": 0,
         "source_offset": 9,
         "account": "a",
+        "version": 0,
         "day": date(2026, 1, 5),
     }
 

@@ -186,8 +186,8 @@ OF_OWNERS: Final[Table] = {
     "owners-offsets-not-carried": Mutant(
         "forgets from which offset on clients count",
         _CLIENTS,
-        'return {row["partition"]: row["raw_from"] for row in carried.collect()}',
-        "return {}",
+        "if before or INSTALLATION",
+        "if INSTALLATION",
         _CARRIED,
     ),
     "owners-always-count": Mutant(
