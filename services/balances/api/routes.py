@@ -29,6 +29,7 @@ from services.balances.api.v1.answers import PROBLEM, Outcomes, State, problem, 
 from services.balances.api.v1.parameters import (
     DatedEntriesQuery,
     OutcomesQuery,
+    check_dates,
     check_wait,
     decode_cursor,
     encode_cursor,
@@ -128,6 +129,7 @@ class Api:
         partition = parameters.home(name, self._partitions)
         query = parameters.parse(DatedEntriesQuery, request.query.items())
         parameters.check_currency(query.currency)
+        check_dates(query, name)
         await self._check_owner(request, name, partition)
         asked = "entries", name, query.currency, query.since, query.to, query.order
         after = decode_cursor(asked, query.after)

@@ -5,13 +5,12 @@ from typing import Final, NamedTuple
 
 from shared.events.clients import OWNER_UNNAMED, SubmittedBy
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, header
-from shared.events.postings import CREDIT, Decline, Entry, Posting
+from shared.events.postings import Decline, Entry, Posting
 from shared.events.transfers import AccountOpened
 
 CLIENTS: Final = "clients"  # holder of all client accounts together; house accounts are held by their names
 DECLINE: Final = "decline"  # kind of an event that is not a leg of a payment, likewise below
 OPENED: Final = "opened"
-_FEES: Final = "fees"
 
 Row = dict[str, object]  # to be written, by column
 
@@ -62,8 +61,10 @@ def holder(account: str) -> str:
 
 def posting_row(at: Coordinates, timestamp_ms: int, headers: Headers, posting: Posting) -> Row:
     """A leg in `events`."""
-    amount_minor, currency = _amount(posting)
-    return _event_row(at, timestamp_ms, headers, posting.submitted_by) | {
+    submitted_by = posting.submitted_by
+    return {  # in one piece: these are nearly all rows
+        "partition": at.partition,
+        "offset": at.offset,
         "payment_id": posting.payment_id,
         "kind": posting.leg,
         "debtor": posting.debtor,
@@ -71,11 +72,17 @@ def posting_row(at: Coordinates, timestamp_ms: int, headers: Headers, posting: P
         "value_date": posting.value_date,
         "reversal": posting.reversal,
         "reverses": posting.reverses,
+        "opening": False,
+        "reason": None,
         "reference": posting.reference,
-        "amount_minor": amount_minor,
-        "currency": currency,
         "fee_minor": posting.fee_minor,
         "rate": posting.rate,
+        "client": submitted_by and submitted_by.client,
+        "key_id": submitted_by and submitted_by.key_id,
+        "version": None,
+        "timestamp_ms": timestamp_ms,
+        "origin": _text(headers, ORIGIN),
+        "source": _text(headers, SOURCE),
     }
 
 
@@ -104,7 +111,7 @@ def opened_row(at: Coordinates, timestamp_ms: int, headers: Headers, event: Acco
 
 
 def _event_row(at: Coordinates, timestamp_ms: int, headers: Headers, submitted_by: SubmittedBy | None) -> Row:
-    """The columns of every event, and the values of those that only some kinds have."""
+    """The columns of every event, and the values of those that only postings have."""
     return {
         "partition": at.partition,
         "offset": at.offset,
@@ -114,8 +121,6 @@ def _event_row(at: Coordinates, timestamp_ms: int, headers: Headers, submitted_b
         "opening": False,
         "reason": None,
         "reference": "",
-        "amount_minor": None,
-        "currency": None,
         "fee_minor": 0,
         "rate": None,
         "client": submitted_by and submitted_by.client,
@@ -125,18 +130,6 @@ def _event_row(at: Coordinates, timestamp_ms: int, headers: Headers, submitted_b
         "origin": _text(headers, ORIGIN),
         "source": _text(headers, SOURCE),
     }
-
-
-def _amount(posting: Posting) -> tuple[int, str]:
-    """The amount of a leg without the fee, and its currency.
-
-    A debit leg begins with the debtor's entry, which includes the fee. A credit leg ends with the creditor's.
-    """
-    if posting.leg == CREDIT:
-        return abs(posting.entries[-1].amount_minor), posting.entries[-1].currency
-    debit, *others = posting.entries
-    fee = sum(entry.amount_minor for entry in others if holder(entry.account) == _FEES)
-    return abs(debit.amount_minor + fee), debit.currency
 
 
 def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int, value_date: str) -> Row:

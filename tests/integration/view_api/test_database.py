@@ -60,6 +60,7 @@ PLANS = {
     "reversal": statements.reversal_of("p-1", DEBTOR),
     "entries by date": v1.dated_entries_of(DEBTOR, "EUR", DatedEntriesQuery(since=DAY), None),
     "next entries by date": v1.dated_entries_of(DEBTOR, "EUR", DatedEntriesQuery(order="oldest"), AFTER),
+    "entries of the house": v1.dated_entries_of(f"in-transit@{P}", "EUR", DatedEntriesQuery(), AFTER),
     "outcomes by date": v1.outcomes_of(OutcomesQuery(debtor=DEBTOR, to=DAY), None),
     "next outcomes by date": v1.outcomes_of(OutcomesQuery(debtor=DEBTOR), AFTER),
     "outcome": v1.outcomes_of(OutcomesQuery(debtor=DEBTOR, payment_id="p-1"), None),

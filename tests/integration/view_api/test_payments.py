@@ -3,6 +3,7 @@
 from typing import Any
 
 from services.balances.api.statements import PAYMENT_EVENTS_MAX
+from shared.events.clients import OPERATOR
 from shared.events.transfers import AccountOpened, Transfer
 from tests.ledgers import CREDITOR, DAY, DEBTOR, P, Q, converted, reversal, transfer
 from tests.views import Site
@@ -84,7 +85,7 @@ async def test_a_payment_that_is_booked_twice_is_shown_twice(site: Site) -> None
 
 
 def paid_by(debtor: str) -> Transfer:
-    return Transfer("p/1 é", debtor, CREDITOR, 10, "EUR", 10, "EUR", DAY)
+    return Transfer("p/1 é", debtor, CREDITOR, 10, "EUR", 10, "EUR", DAY, submitted_by=OPERATOR)
 
 
 async def test_payments_of_one_id_are_distinguished_by_their_debtors(site: Site) -> None:

@@ -5,6 +5,7 @@ import tracemalloc
 from sqlalchemy import update
 
 from services.balances.projection import database
+from shared.events.clients import OPERATOR
 from shared.events.transfers import AccountOpened, Transfer
 from spark.totals import digest
 from tests.ledgers import CREDITOR, DAY, converted, reversal, transfer
@@ -52,7 +53,8 @@ async def test_the_digest_is_that_of_the_reconciliation(site: Site) -> None:
     # Names that a locale and bytes sort differently, and a name that is a prefix of another
     for number, debtor in enumerate(("b", "B", "a-1", "a", "a.1", "A_1", "ab")):
         ledger.send(AccountOpened(debtor, None))
-        ledger.send(Transfer(f"p-{number}", debtor, CREDITOR, 7 + number, "EUR", 7 + number, "USD", DAY))
+        amount = 7 + number
+        ledger.send(Transfer(f"p-{number}", debtor, CREDITOR, amount, "EUR", amount, "USD", DAY, submitted_by=OPERATOR))
     ledger.drain()
     ledger.send(transfer("p-9"))
     ledger.drain()

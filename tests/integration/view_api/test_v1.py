@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.events.clients import SubmittedBy
+from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.headers import Headers
 from shared.events.postings import CREDIT, DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, Transfer
@@ -18,6 +18,11 @@ SHOP = SubmittedBy("shop", "0123456789abcdef")
 def origin(number: int) -> Headers:
     """The headers of a record made from this raw record."""
     return (("origin", b"payments.raw:0:%d" % number),)
+
+
+def paid(payment_id: str, minor: int, currency: str, day: str) -> Transfer:
+    """A payment from the debtor to the creditor."""
+    return Transfer(payment_id, DEBTOR, CREDITOR, minor, currency, minor, currency, day, submitted_by=OPERATOR)
 
 
 def leg(kind: str, payment_id: str = "p-1", value_date: str = DAY, submitted_by: SubmittedBy | None = None) -> Posting:
@@ -153,8 +158,8 @@ async def test_pages_by_value_date_give_each_outcome_once(site: Site, order: str
 
 async def test_entries_have_dates_integers_and_cursors(site: Site) -> None:
     for minor, day in enumerate(("1993-01-02", "1993-01-01", "1993-02-01"), 100):
-        site.view.ledger.send(Transfer(f"p-{minor - 100}", DEBTOR, CREDITOR, minor, "EUR", minor, "EUR", day))
-    site.view.ledger.send(Transfer("p-9", DEBTOR, CREDITOR, 7, "USD", 7, "USD", "1993-01-01"))
+        site.view.ledger.send(paid(f"p-{minor - 100}", minor, "EUR", day))
+    site.view.ledger.send(paid("p-9", 7, "USD", "1993-01-01"))
     site.view.take()
     path = f"/v1/accounts/{DEBTOR}/entries?from=1993-01-01&to=1993-01-31&order=oldest&limit=2"
     page = await site.get(path)
@@ -164,6 +169,18 @@ async def test_entries_have_dates_integers_and_cursors(site: Site) -> None:
     assert page["next"] is None
     only = await site.get(f"/v1/accounts/{DEBTOR}/entries?currency=USD")
     assert [one["balance_minor"] for one in only["entries"]] == [-7]
+
+
+async def test_entries_of_the_house_are_in_the_ledgers_order(site: Site) -> None:
+    for number, day in enumerate(("1993-01-02", "1993-01-01", "1993-02-01")):
+        site.view.ledger.send(paid(f"p-{number}", 5, "EUR", day))
+    site.view.take()
+    path = f"/v1/accounts/in-transit@{P}/entries?limit=2"
+    page = await site.get(path)
+    assert [one["payment_id"] for one in page["entries"]] == ["p-2", "p-1"]
+    page = await site.get(f"{path}&after={page['next']}")
+    assert ([one["payment_id"] for one in page["entries"]], page["next"]) == (["p-0"], None)
+    await site.refused(f"{path}&to=1993-01-31", 400, "parameter_invalid", "ledger's order")
 
 
 async def test_the_same_figures_are_strings_below_api_and_integers_below_v1(site: Site) -> None:

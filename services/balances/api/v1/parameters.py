@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from services.balances.api.parameters import AccountName, Query, Refusal, RefusedError, Seconds
+from services.balances.projection.rows import is_house
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 
 PAGE_MAX: Final = 200
@@ -26,9 +27,9 @@ class DatedQuery(Query, frozen=True, kw_only=True):
     """What a question for a page in the order of value dates takes.
 
     Attributes:
-        from: first value date, YYYY-MM-DD.
-        to: last value date, YYYY-MM-DD.
-        order: newest or oldest value date first; of one day, in the ledger's order.
+        from: first value date, YYYY-MM-DD; not for a house account.
+        to: last value date, YYYY-MM-DD; likewise.
+        order: newest or oldest value date first; of one day, or of a house account, in the ledger's order.
         limit: items of a page.
         after: `next` of the page before; with the same other parameters.
     """
@@ -73,6 +74,12 @@ class DatedPlace(NamedTuple):
     value_date: str
     offset: int
     line: int
+
+
+def check_dates(query: DatedEntriesQuery, account: str) -> None:
+    if is_house(account) and (query.since is not None or query.to is not None):
+        detail = "a house account has its entries in the ledger's order: leave out from and to"
+        raise RefusedError(Refusal.PARAMETER_INVALID, detail)
 
 
 def check_wait(query: OutcomesQuery) -> None:

@@ -1,6 +1,6 @@
 """Answers of the view's database to the questions of /v1 that /api does not have, as in `api/queries.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
@@ -13,13 +13,14 @@ from services.balances.api.answers import Entry, place
 from services.balances.api.queries import entry
 from services.balances.api.v1.answers import Outcome, State
 from services.balances.api.v1.parameters import DatedEntriesQuery, DatedPlace, DatedQuery, OutcomesQuery
-from services.balances.projection.database import IS_OUTCOME, entries, events
-from services.balances.projection.rows import DECLINE, OPENED
+from services.balances.projection.database import IS_CLIENTS, IS_OUTCOME, entries, events
+from services.balances.projection.rows import DECLINE, OPENED, is_house
 from shared.events.clients import OWNER_UNNAMED
-from shared.events.postings import CREDIT
+from shared.events.postings import CREDIT, DEBIT
 
 Statement = Select[*tuple[Any, ...]]
 
+_FEES: Final = "fees@"
 _LEGS_MAX: Final = 1000  # credit legs and reversals of one page: one each, unless an identity was used again
 
 
@@ -40,15 +41,19 @@ class OutcomesFound(NamedTuple):
 def dated_entries(
     connection: Connection, name: str, query: DatedEntriesQuery, after: DatedPlace | None
 ) -> EntriesFound | None:
-    """A page of an account's history by value date; None if there is no such account."""
+    """A page of an account's history by value date; None if there is no such account.
+
+    That of a house account is in the ledger's order: it may have many entries of one day, and no index by day.
+    """
     if connection.execute(statements.terms_of(name)).one_or_none() is None:
         return None
     currencies = connection.scalars(statements.currencies_of(name)) if query.currency is None else [query.currency]
     pages = [connection.execute(dated_entries_of(name, currency, query, after)).all() for currency in currencies]
-    by_key = attrgetter("value_date", "offset", "line")
+    by_key = attrgetter("offset", "line") if is_house(name) else attrgetter("value_date", "offset", "line")
     rows = list(islice(merge(*pages, key=by_key, reverse=query.order == "newest"), query.limit + 1))
     shown = rows[: query.limit]
-    last = DatedPlace(*by_key(shown[-1])) if len(rows) > query.limit else None
+    end = shown[-1] if len(rows) > query.limit else None
+    last = None if end is None else DatedPlace(end.value_date, end.offset, end.line)
     return EntriesFound(tuple(entry(name, row) for row in shown), last)
 
 
@@ -69,21 +74,29 @@ def outcomes(
     names = sorted({row.payment_id for row in shown})
     legs = {(leg.payment_id, leg.origin): leg for leg in connection.execute(credit_legs_of(query.debtor, names))}
     reversals = {row.reverses: row.payment_id for row in connection.execute(reversals_of(query.debtor, names))}
-    found = (_outcome(row, legs.get((row.payment_id, row.origin)), reversals.get(row.payment_id)) for row in shown)
+    lines: dict[tuple[int, int], list[Row[Any]]] = {}
+    for line in connection.execute(lines_of([*shown, *legs.values()])):
+        lines.setdefault((line.partition, line.offset), []).append(line)
+    found = (
+        _outcome(row, legs.get((row.payment_id, row.origin)), reversals.get(row.payment_id), lines) for row in shown
+    )
     return OutcomesFound(tuple(found), last)
 
 
 def dated_entries_of(account: str, currency: str, query: DatedEntriesQuery, after: DatedPlace | None) -> Statement:
     """An account's entries in one currency, each with its event: a page and one row more."""
-    key = entries.c.value_date, entries.c.offset, entries.c.line
-    return _page(statements.entries_and_events(account, currency), key, query, after)
+    found = statements.entries_and_events(account, currency)
+    place = entries.c.offset, entries.c.line
+    if is_house(account):
+        return _page(found, place, query, after and after[1:])
+    return _page(found.where(IS_CLIENTS), (entries.c.value_date, *place), query, after)
 
 
 def outcomes_of(query: OutcomesQuery, after: DatedPlace | None) -> Statement:
     """The events that decided a debtor's commands: a page and one row more; of one payment_id, by offset."""
     found = select(events).where(events.c.debtor == query.debtor, IS_OUTCOME)
     if query.payment_id is None:
-        return _page(found, (events.c.value_date, events.c.offset), query, after)
+        return _page(found, (events.c.value_date, events.c.offset), query, after and after[:2])
     return found.where(events.c.payment_id == query.payment_id).order_by(events.c.offset).limit(query.limit)
 
 
@@ -93,6 +106,13 @@ def credit_legs_of(debtor: str, payment_ids: Sequence[str]) -> Statement:
     return found.where(events.c.kind == CREDIT).order_by(events.c.offset.desc()).limit(_LEGS_MAX)
 
 
+def lines_of(rows: Sequence[Row[Any]]) -> Statement:
+    """The lines of the postings among these events."""
+    places = [(row.partition, row.offset) for row in rows if row.kind in {DEBIT, CREDIT}]
+    found = select(entries).where(tuple_(entries.c.partition, entries.c.offset).in_(places))
+    return found.order_by(entries.c.partition, entries.c.offset, entries.c.line)
+
+
 def reversals_of(debtor: str, payment_ids: Sequence[str]) -> Statement:
     """The events of reversals of a debtor's payments, the first one of each last."""
     found = select(events.c.reverses, events.c.payment_id)
@@ -100,23 +120,29 @@ def reversals_of(debtor: str, payment_ids: Sequence[str]) -> Statement:
     return found.order_by(events.c.offset.desc()).limit(_LEGS_MAX)
 
 
-def _page(found: Statement, key: tuple[Any, ...], query: DatedQuery, after: DatedPlace | None) -> Statement:
-    """Limit a statement to a page in the order of `key`, which begins with the value date, and one row more."""
-    value_date = key[0]
+def _page(found: Statement, key: tuple[Any, ...], query: DatedQuery, after: tuple[Any, ...] | None) -> Statement:
+    """Limit a statement to a page in the order of `key`, and one row more; a question with dates begins the key."""
     if query.since is not None:
-        found = found.where(value_date >= query.since)
+        found = found.where(key[0] >= query.since)
     if query.to is not None:
-        found = found.where(value_date <= query.to)
+        found = found.where(key[0] <= query.to)
     if query.order == "newest":
         found = found.order_by(*(column.desc() for column in key))
-        found = found if after is None else found.where(tuple_(*key) < tuple_(*after[: len(key)]))
+        found = found if after is None else found.where(tuple_(*key) < tuple_(*after))
     else:
         found = found.order_by(*key)
-        found = found if after is None else found.where(tuple_(*key) > tuple_(*after[: len(key)]))
+        found = found if after is None else found.where(tuple_(*key) > tuple_(*after))
     return found.limit(query.limit + 1)
 
 
-def _outcome(row: Row[Any], credit: Row[Any] | None, reversed_by: str | None) -> Outcome:
+def _outcome(
+    row: Row[Any],
+    credit: Row[Any] | None,
+    reversed_by: str | None,
+    lines: Mapping[tuple[int, int], Sequence[Row[Any]]],
+) -> Outcome:
+    amount_minor, currency = _debited(lines[row.partition, row.offset]) if row.kind == DEBIT else (None, None)
+    credited = None if credit is None else lines[credit.partition, credit.offset][-1]  # the creditor's, or suspense's
     return Outcome(
         payment_id=row.payment_id,
         debtor=row.debtor,
@@ -127,11 +153,11 @@ def _outcome(row: Row[Any], credit: Row[Any] | None, reversed_by: str | None) ->
         opening=row.opening,
         reverses=row.reverses,
         reversed_by=reversed_by,
-        amount_minor=row.amount_minor,
-        currency=row.currency,
+        amount_minor=amount_minor,
+        currency=currency,
         fee_minor=row.fee_minor,
-        credit_minor=None if credit is None else credit.amount_minor,
-        credit_currency=None if credit is None else credit.currency,
+        credit_minor=None if credited is None else abs(credited.amount_minor),
+        credit_currency=None if credited is None else credited.currency,
         rate=row.rate,
         value_date=row.value_date,
         reference=row.reference,
@@ -143,6 +169,15 @@ def _outcome(row: Row[Any], credit: Row[Any] | None, reversed_by: str | None) ->
         credited_at=None if credit is None else place(credit.partition, credit.offset),
         origin=row.origin,
     )
+
+
+def _debited(lines: Sequence[Row[Any]]) -> tuple[int, str]:
+    """The amount of a debit leg without the fee, and its currency.
+
+    The debtor's line is the first and includes the fee; the one in transit is the second; that of the fee may follow.
+    """
+    fee = sum(line.amount_minor for line in lines[2:] if line.account.startswith(_FEES))
+    return abs(lines[0].amount_minor + fee), lines[0].currency
 
 
 def _state(kind: str, *, is_credited: bool) -> State:
