@@ -158,8 +158,9 @@ The ACL file holds digests: `printf %s "$PASSWORD" | sha256sum`.
 
 1. Add the new password's digest, `#DIGEST`, to the user's line of the ACL file, and keep the old one.
 2. `ACL LOAD`, as the operator. Redis 7.0 ends every connection, and the old password still counts: clients come back.
+   Later versions keep the connections of users that remain.
 3. Replace the outbox's password file, in one step (`mv`). It is read at each connection.
-4. Take the old digest out, and `ACL LOAD` again. The outbox comes back with the new password.
+4. Take the old digest out, and `ACL LOAD` again. A new connection needs the new password.
 
 A command in flight when its connection ends gets no answer: that partition's sending stops for a second or two, and its
 claims are rebuilt. Nothing is lost and nothing is sent twice.

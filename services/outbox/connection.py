@@ -163,12 +163,16 @@ ACCESS: Final = """
 -- KEYS: 1 a key of its own, gone afterwards
 local refused = {}
 
--- Only what the user may not do is reported: a replica, or a full memory, is not about rights
+-- Only what the user may not do is reported: a replica, or a full memory, is not about rights.
+-- Redis 7.0 says it in the second form, later ones in the third
 local function try(command, ...)
   local reply = redis.pcall(command, ...)
   local why = type(reply) == 'table' and reply.err or ''
-  if string.find(why, 'NOPERM', 1, true) or string.find(why, 'The user executing the script', 1, true) then
-    refused[#refused + 1] = command
+  for _, form in ipairs({'NOPERM', 'The user executing the script', 'ACL failure in script'}) do
+    if string.find(why, form, 1, true) then
+      refused[#refused + 1] = command
+      break
+    end
   end
 end
 

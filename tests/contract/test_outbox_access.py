@@ -85,8 +85,8 @@ async def test_a_wrong_password_an_unknown_user_and_none(secured: Secured, tmp_p
         (["-hget", "-pexpire"], "call HGET, PEXPIRE on its keys"),
         (["-info"], "no permissions to run the 'info' command"),
         (["-scan", "-object|encoding"], "call OBJECT, SCAN on its keys"),
-        (["resetkeys", "~other:*"], "no permissions to access one of the keys"),
-        (["resetkeys", "%R~once:*"], "no permissions to access one of the keys"),
+        (["resetkeys", "~other:*"], "permissions to access"),
+        (["resetkeys", "%R~once:*"], "permissions to access"),
     ],
 )
 async def test_a_missing_right_is_named(changed: Secured, rules: list[str], named: str) -> None:
@@ -160,7 +160,9 @@ async def test_a_right_that_vanishes_stops_the_owner_and_loses_nothing(
         await changed.change("ACL", "SETUSER", OUTBOX.name, *rules)
         await changed.change("CLIENT", "KILL", "USER", OUTBOX.name)  # open connections keep their rights
         for ask in (lambda: mark_one(claims, 2, sent()), lambda: claim_one(claims, 3)):
-            with pytest.raises(DistrustedError, match=r"NoPermissionError|The user executing|AuthenticationError"):
+            with pytest.raises(
+                DistrustedError, match=r"NoPermissionError|The user executing|ACL failure|AuthenticationError"
+            ):
                 await ask()
         await asyncio.to_thread(write_users, changed.redis.directory, users_text(changed.redis.directory))
         await changed.change("ACL", "LOAD")
@@ -197,6 +199,7 @@ async def by_file(secured: Secured, passwords: list[str]) -> None:
     text = users_text(secured.redis.directory, {OUTBOX.name: passwords})
     await asyncio.to_thread(write_users, secured.redis.directory, text)
     await asyncio.to_thread(secured.ask, "operator", "ACL", "LOAD")
+    await secured.change("CLIENT", "KILL", "USER", OUTBOX.name)  # versions later than 7.0 keep them
 
     async def closed() -> bool:
         ids = set(re.findall(r"^id=(\d+) .*user=outbox", before, re.MULTILINE))

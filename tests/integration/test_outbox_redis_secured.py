@@ -138,7 +138,9 @@ async def test_the_outbox_works_and_its_redis_is_monitored(
 def reported(outbox: Service) -> bool:
     """Return whether /readyz reports the refusal."""
     reasons = " ".join(outbox.not_ready_reasons().values())
-    return any(said in reasons for said in ("no permissions", "can't run this command", "invalid username"))
+    return any(
+        said in reasons for said in ("no permissions", "No permissions", "can't run this command", "invalid username")
+    )
 
 
 def refused_calls(secured: Secured) -> int:
