@@ -55,9 +55,9 @@ def entries_and_events(account: str, currency: str) -> Select[*tuple[Any, ...]]:
     """An account's entries in one currency, each with its event, in no order."""
     return (
         select(
-            entries,
+            *(entries.c[name] for name in ("partition", "offset", "line", "currency", "amount_minor", "balance_minor")),
             *(events.c[name] for name in ("timestamp_ms", "payment_id", "kind", "reversal", "debtor", "creditor")),
-            events.c.reference,
+            *(events.c[name] for name in ("value_date", "reference")),
         )
         .join(events, (events.c.partition == entries.c.partition) & (events.c.offset == entries.c.offset))
         .where(entries.c.account == account, entries.c.currency == currency)

@@ -142,7 +142,7 @@ def entry_row(at: Coordinates, line: int, entry: Entry, balance_minor: int, valu
         "currency": entry.currency,
         "amount_minor": entry.amount_minor,
         "balance_minor": balance_minor,
-        "value_date": value_date,
+        "value_date": None if is_house(entry.account) else value_date,
     }
 
 

@@ -13,7 +13,7 @@ from services.balances.api.answers import Entry, place
 from services.balances.api.queries import entry
 from services.balances.api.v1.answers import Outcome, State
 from services.balances.api.v1.parameters import DatedEntriesQuery, DatedPlace, DatedQuery, OutcomesQuery
-from services.balances.projection.database import IS_CLIENTS, IS_OUTCOME, entries, events
+from services.balances.projection.database import IS_OUTCOME, entries, events
 from services.balances.projection.rows import DECLINE, OPENED, is_house
 from shared.events.clients import OWNER_UNNAMED
 from shared.events.postings import CREDIT, DEBIT
@@ -89,7 +89,7 @@ def dated_entries_of(account: str, currency: str, query: DatedEntriesQuery, afte
     place = entries.c.offset, entries.c.line
     if is_house(account):
         return _page(found, place, query, after and after[1:])
-    return _page(found.where(IS_CLIENTS), (entries.c.value_date, *place), query, after)
+    return _page(found.where(entries.c.value_date.is_not(None)), (entries.c.value_date, *place), query, after)
 
 
 def outcomes_of(query: OutcomesQuery, after: DatedPlace | None) -> Statement:
