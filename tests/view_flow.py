@@ -18,6 +18,7 @@ from sqlalchemy import URL, Engine, func, select
 from services.balances.projection import database
 from shared.eos.records import Output, Record
 from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.clients import OPERATOR
 from shared.events.headers import SOURCE, Headers, header
 from shared.events.postings import Posting, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, Transfer
@@ -67,10 +68,10 @@ class Flow:
             debtor = f"cash@{chance.randrange(HOUSE)}"
             if chance.random() < 0.3:
                 debtor = f"client-{self._accounts + chance.randrange(5)}"  # without money: a decline
+            paid = amount, currency
+            name = f"p-{self._number}"
             self._ledger.send(
-                Transfer(
-                    f"p-{self._number}", debtor, creditor, amount, currency, amount, currency, DAY, reference="rent"
-                )
+                Transfer(name, debtor, creditor, *paid, *paid, DAY, reference="rent", submitted_by=OPERATOR)
             )
             if chance.random() < 0.05:
                 closes = chance.random() < 0.5
