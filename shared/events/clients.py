@@ -1,7 +1,7 @@
 """Clients and their scopes, and who submitted a payment. Pure.
 
 A client owns accounts, and its keys debit only these. The raw record of a payment names the client and the key in its
-header `submitted-by`. Whoever may write payments.raw is trusted to name them: the gateway, which checks keys, and
+header `submitted-by`. Anyone who may write payments.raw is trusted to name them: the gateway, which checks keys, and
 operators' commands. The ledger decides by the name.
 
 Accounts that nobody opened for a client, and raw records from before ownership was enforced, belong to OPERATOR.
