@@ -17,12 +17,7 @@ from shared.events.effects import (
 )
 from shared.events.headers import SOURCE, Coordinates, header
 from shared.events.payments import Payment, Repeat, encode_accepted, encode_repeat
-from shared.events.postings import (
-    Account,
-    Entry,
-    decode_account,
-    encode_account,
-)
+from shared.events.postings import Entry, decode_account, encode_account
 from shared.events.transfers import CreditLeg, Transfer, decode_transfer, encode_transfer
 from spark.night import Kind
 from tests.payments import decode_instruction
@@ -125,7 +120,7 @@ def states_altered(world: Volume) -> Iterator[Found]:
         at = last_state(world, account)
         state = decode_account(world.at(at).value or b"")
         balances = {currency: minor + 1 for currency, minor in (state.balances or {"CZK": 0}).items()}
-        world.change(at, encode_account(Account(balances, state.overdraft_minor, state.closed)))
+        world.change(at, encode_account(msgspec.structs.replace(state, balances=balances)))
     yield from ()
 
 
