@@ -242,7 +242,8 @@ def account_rows(spark: SparkSession, lake: Lake, manifest: Manifest, rows: dict
     staging, schema = Staging(lake, manifest), TABLES[ACCOUNTS].schema
     topic, day = TABLES[ACCOUNTS].topic, date(2026, 1, 5)
     for partition, offsets in rows.items():
-        blank = [(topic, partition, offset, *(None,) * 8, f"{partition}-{offset}", day) for offset in offsets]
+        at = {"topic": topic, "partition": partition, "day": day}
+        blank = [{**at, "offset": offset, "account": f"{partition}-{offset}"} for offset in offsets]
         frame = spark.createDataFrame(blank, schema).coalesce(1)
         frame.write.partitionBy("day").parquet(f"file://{staging.directory(ACCOUNTS, partition)}")
     files = read_back(spark, staging.files())
@@ -405,7 +406,7 @@ def test_only_listed_files_are_read(tmp_path: Path, spark: SparkSession) -> None
 
     def write(manifest: Manifest, rows: list[tuple[str, int, date]]) -> None:
         staging = Staging(lake, manifest)
-        blank = [(None, None, offset, *(None,) * 8, account, day) for account, offset, day in rows]
+        blank = [{"account": account, "offset": offset, "day": day} for account, offset, day in rows]
         frame = spark.createDataFrame(blank, table.schema).coalesce(1)
         frame.write.partitionBy("day").parquet(f"file://{staging.directory(table.name, 0)}")
         staging.publish({table.name: len(rows)})
