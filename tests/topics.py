@@ -1,7 +1,8 @@
 """A `tests.world.World` on the topics of a real cluster: every record at the world's coordinates.
 
 Invariant: each record is in a transaction whose marker takes the offset after it. Where the world has no record, one
-was written and aborted: the removed record, if there is one. It must not know what records mean.
+was written and aborted: the removed record, if there is one. The installation's records came with the topics: the world
+takes them. No other record is decoded here.
 """
 
 import time
@@ -11,9 +12,10 @@ from typing import NamedTuple
 
 from shared.eos.crash import CrashPoints
 from shared.eos.records import Output, Record
-from shared.events.catalogue import BY_NAME
+from shared.events.catalogue import BY_NAME, INSTALLATION
 from shared.events.headers import Coordinates
-from shared.kafka.client.reader import end_offsets
+from shared.events.installation import OWNERSHIP_KEY, PARTITION, decode_ownership
+from shared.kafka.client.reader import end_offsets, read_partition
 from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.transaction_requests import GroupMember
 from spark.manifest import INPUTS
@@ -34,11 +36,12 @@ class _Step(NamedTuple):
 
 
 class Topics:
-    """A world and its topics, which were empty before.
+    """A world and its topics, which were empty before, but for the installation's.
 
     Args:
         bootstrap_servers: brokers, comma separated.
-        world: it may grow between two calls of `write`; written records must not change.
+        world: it may grow between two calls of `write`; written records must not change. The first call replaces its
+            records of the installation.
     """
 
     def __init__(self, bootstrap_servers: str, world: World) -> None:
@@ -50,8 +53,11 @@ class Topics:
         """Write new records, commit the groups' offsets, and wait until all are stable.
 
         Raises:
-            AssertionError: a record would not be at the world's coordinates.
+            AssertionError: a record would not be at the world's coordinates, or the brokers enforce ownership from
+                other offsets than the world.
         """
+        if not self._written:
+            await self._take_installation()
         steps = {at: self._steps(*at, end) for at, end in ends(self._world).items()}
         producer = await producing(self._bootstrap_servers)
         try:
@@ -65,6 +71,14 @@ class Topics:
             await producer.discard()
         self._written = ends(self._world)
         await self._wait_stable()
+
+    async def _take_installation(self) -> None:
+        """Replace the world's records of the installation by those of the brokers."""
+        at, found = (INSTALLATION, PARTITION), list[Record]()
+        end = await read_partition(self._bootstrap_servers, *at, found.extend)
+        [ownership] = [decode_ownership(record.value or b"") for record in found if record.key == OWNERSHIP_KEY]
+        assert ownership.raw_from == (self._world.raw_from,) * self._world.partitions
+        self._world.logs[at], self._world._next[at], self._written[at] = found, end, end
 
     def _steps(self, topic: str, partition: int, end: int) -> list[_Step]:
         at = self._written.get((topic, partition), 0)
@@ -96,10 +110,8 @@ class Topics:
 
 
 def ends(world: World) -> dict[tuple[str, int], int]:
-    """The offset after each partition's last marker."""
-    return {
-        at: max(end, world.logs[at][-1].offset + 2 if world.logs[at] else 0) for at, end in dict(world._next).items()
-    }
+    """The end offset of each partition."""
+    return dict(world._next)
 
 
 async def producing(bootstrap_servers: str, timeout_ms: int = TIMEOUT_MS) -> TransactionalProducer:

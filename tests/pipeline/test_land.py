@@ -17,6 +17,7 @@ from deploy.cut import take_cut
 from shared.eos.records import Output, Record
 from shared.events import catalogue
 from shared.events.headers import Coordinates
+from shared.events.installation import OWNERSHIP_KEY
 from shared.kafka.runtime.producer import TransactionalProducer
 from spark import land as land_module
 from spark import session
@@ -49,6 +50,7 @@ class Night:
         self.brokers = brokers
         self.world = Volume(rounds=2)
         self.world.remove(self.world.take("plain").debit)
+        self.world.open("opening", "opened", overdraft_minor=None)
         self.strange = self.world.outcome(
             catalogue.PAYMENTS_ACCEPTED, self.world.raw(b"\xff", 3), b"between services, a defect"
         )
@@ -86,7 +88,8 @@ class Night:
 
 
 def landed(record: Record) -> bool:
-    return record.topic in LANDED_TOPICS and record.key not in SKIPPED_KEYS
+    wanted = record.key == OWNERSHIP_KEY if record.topic == catalogue.INSTALLATION else record.key not in SKIPPED_KEYS
+    return record.topic in LANDED_TOPICS and wanted
 
 
 def covers(offsets: Range, offset: int) -> bool:
