@@ -7,6 +7,7 @@ import asyncio
 import json
 import runpy
 import sys
+from collections import defaultdict
 from typing import Any
 
 from shared.kafka.runtime.pipeline import PipelineWorker
@@ -21,7 +22,7 @@ HELD = "transaction held: "
 def hold(until: dict[int, int]) -> None:
     """Never end a transaction that commits an offset at or beyond the one given for its input partition."""
     send_offsets, commit = TransactionalProducer.send_offsets, TransactionalProducer.commit
-    held: set[str] = set()
+    held: defaultdict[TransactionalProducer, list[str]] = defaultdict(list)
 
     async def sending(
         self: TransactionalProducer, member: GroupMember, offsets: dict[tuple[str, int], int], metadata: str = ""
@@ -29,11 +30,12 @@ def hold(until: dict[int, int]) -> None:
         await send_offsets(self, member, offsets, metadata)
         for (topic, partition), offset in offsets.items():
             if offset >= until.get(partition, sys.maxsize):
-                held.add(f"{member.group} {topic}:{partition}")
+                held[self].append(f"{member.group} {topic}:{partition}")
 
     async def committing(self: TransactionalProducer) -> None:
-        if held:
-            for name in sorted(held):
+        # Not those of other producers: they have yet to reach their end
+        if self in held:
+            for name in sorted(held[self]):
                 print(f"{HELD}{name}", flush=True)
             await asyncio.Event().wait()
         await commit(self)
