@@ -17,6 +17,7 @@ from deploy.local.ports import free_ports
 from deploy.verification import verify_cluster
 from shared.eos.records import Record
 from shared.events import catalogue
+from shared.events.clients import OWNER_UNNAMED
 from shared.events.effects import (
     TRUST_PREFIX,
     EffectRequest,
@@ -78,7 +79,7 @@ def verdict(bootstrap_servers: str, exit_code: int, *arguments: str) -> dict[str
 
 
 def loaded(bootstrap_servers: str, path: Path, *arguments: str) -> dict[str, Any]:
-    done = once("load", path, "--json", *arguments, "--bootstrap-servers", bootstrap_servers)
+    done = once("load", path, "--json", "--client", OWNER_UNNAMED, *arguments, "--bootstrap-servers", bootstrap_servers)
     assert done.exit_code == 0, (done.output, done.exception)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
