@@ -79,6 +79,10 @@ def owner_declined_as_unauthorised(world: Clean) -> None:
         world.decline(world.named("w"), account, world.bob, because="not_authorised")
 
 
+def house_declined_with_the_scope(world: Clean) -> None:
+    world.decline(world.named("w"), f"cash@{HOME}", world.bob, because="not_authorised")
+
+
 def declined_for_funds_though_unauthorised(world: Clean) -> None:
     account = own(world)
     with submitted(world, OTHER):

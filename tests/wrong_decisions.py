@@ -98,6 +98,7 @@ OWNERS: tuple[Wrong, ...] = (
         posted,
         owners.declined_as_unauthorised,
         owners.owner_declined_as_unauthorised,
+        owners.house_declined_with_the_scope,
         owners.declined_for_funds_though_unauthorised,
         owners.declined_without_a_rate_though_unauthorised,
         owners.opening_declined_without_a_cause,

@@ -26,8 +26,15 @@ OF_OWNERS: Final[Table] = {
         "lets any client debit the house",
         "decisions/cover.py",
         "or act <> 'credit' and {HAS_SCOPE} = coalesce(",
-        "or act <> 'credit' and false = coalesce(",
+        "or act <> 'credit' and true = coalesce(",
         f"{_WRONG}[house_debited_without_the_scope]",
+    ),
+    "owners-decline-of-the-house": Mutant(
+        "accepts that a payment of the house was declined",
+        "decisions/cover.py",
+        "or act <> 'credit' and {HAS_SCOPE} = coalesce(",
+        "or act <> 'credit' and false = coalesce(",
+        f"{_WRONG}[house_declined_with_the_scope]",
     ),
     "owners-any-reversal": Mutant(
         "lets any client reverse",
