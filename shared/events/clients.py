@@ -22,6 +22,8 @@ KEY_ID_PATTERN: Final = re.compile(r"[0-9a-f]{16}")
 _HEADER: Final = re.compile(
     rf"(?P<client>{CLIENT_PATTERN.pattern}):(?P<key_id>(?:{KEY_ID_PATTERN.pattern})?)(?P<house>:house)?"
 )
+_HEADER_BYTES_MAX: Final = 64 + 17 + len(":house")
+"""A longer value is malformed, and is not kept: thousands of values are remembered."""
 
 
 class Scope(StrEnum):
@@ -67,11 +69,15 @@ BY_OPERATOR: Final[Headers] = ((SUBMITTED_BY, encode_submitted_by(OPERATOR)),)
 """Headers of a raw record that an operator's command writes."""
 
 
-@lru_cache(maxsize=4096)
 def decode_submitted_by(value: bytes | None) -> SubmittedBy | None:
     """Decode the header's value. Any other form, or no header, is nobody: the ledger declines such a payment."""
+    return None if value is None or len(value) > _HEADER_BYTES_MAX else _decode(value)
+
+
+@lru_cache(maxsize=4096)
+def _decode(value: bytes) -> SubmittedBy | None:
     try:
-        found = None if value is None else _HEADER.fullmatch(value.decode())
+        found = _HEADER.fullmatch(value.decode())
     except UnicodeDecodeError:
         return None
     return None if found is None else SubmittedBy(found["client"], found["key_id"], found["house"] is not None)
