@@ -66,6 +66,7 @@ async def run_on_compose(
     serving = asyncio.create_task(_serve(process, containers, results, done))
     try:
         await asyncio.shield(serving)
+        await process.wait()  # its output has ended; kill() would take the exit code from asyncio's watcher
     except asyncio.CancelledError:
         process.terminate()
         await asyncio.wait({serving}, timeout=_END_S)
