@@ -55,6 +55,7 @@ HEALTHY_S: Final = 300.0
 """For the stack after a fault: how soon it recovers is not what a soak shows."""
 DRAINED_S: Final = 300.0
 HISTORY: Final = "history.json"
+SAMPLES: Final = "footprints.json"
 _WINDOWS: Final = {"ONCE_INGEST_WINDOW": str(WINDOW), "ONCE_LEDGER_REVERSAL_WINDOW": str(WINDOW)}
 _CUT: Final = msgspec.structs.replace(DEFAULTS, identity_window=WINDOW, reversal_window=WINDOW)
 _SERVICES: Final = ("ingest", "transform", "ledger", "outbox", VIEW)
@@ -113,13 +114,14 @@ async def _soak(stage: Stage, minutes: float, directory: Path) -> None:
     finally:
         # Before the verdict, which may not come in time
         history = None if soak.registers is None else soak.registers.history
-        await asyncio.to_thread(keep, history, stage.target, directory)
+        await asyncio.to_thread(keep, history, soak.samples, stage.target, directory)
     soak.judge(judged=minutes >= JUDGED_FROM_MINUTES)
 
 
-def keep(history: History | None, target: Target, directory: Path) -> None:
-    """Keep a history, if there is one, and all logs."""
+def keep(history: History | None, samples: list[Sample], target: Target, directory: Path) -> None:
+    """Keep a history, if there is one, the samples of memory and open files, and all logs."""
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / SAMPLES).write_bytes(msgspec.json.encode(samples))
     if history is not None:
         (directory / HISTORY).write_bytes(msgspec.json.encode(history))
     shutil.copytree(target.directory / "logs", directory / "logs", dirs_exist_ok=True)
@@ -133,10 +135,12 @@ class _Soak:
 
     Attributes:
         registers: which record a history.
+        samples: of each service's memory and open files, in quiet quarters.
     """
 
     def __init__(self, stage: Stage, seconds: float) -> None:
         self.registers: Registers | None = None
+        self.samples: list[Sample] = []
         self._stage = stage
         self._target = stage.target
         # Of its own: what the load draws depends on the time that faults take
@@ -144,7 +148,6 @@ class _Soak:
         self._seconds = seconds
         self._cycle_s = min(CYCLE_S, seconds)
         self._begun_s = 0.0
-        self._samples: list[Sample] = []
         self._progress: list[int] = []
 
     async def run(self) -> None:
@@ -164,9 +167,9 @@ class _Soak:
         stage.expect_that(
             f"fewest offsets that a quiet quarter added to {LEDGER_POSTINGS}", least, "at least 1", holds=least > 0
         )
-        found = growths(self._samples, self._seconds)
+        found = growths(self.samples, self._seconds)
         if found:
-            stage.journal.tables["Medians of quiet quarters"] = [
+            stage.journal.tables["Quiet quarters: what nine of ten samples do not exceed"] = [
                 {
                     "service": one.process,
                     "figure": one.figure,
@@ -203,7 +206,7 @@ class _Soak:
         until_s = self._passed_s + QUIET * self._cycle_s
         before = await self._booked()
         while self._passed_s < until_s:
-            self._samples += self._footprints()
+            self.samples += self._footprints()
             await asyncio.sleep(1.0)
         self._progress.append(await self._booked() - before)
 

@@ -15,7 +15,7 @@ from deploy.drills.drill import Needs, described
 from deploy.drills.faults.processes import Kill, Pause, TakeAway
 from deploy.drills.footprint import Footprint, Growth, Sample, footprint, growths
 from deploy.drills.history import Event, Function, History, Type
-from deploy.drills.soak import HISTORY, choose_fault, choose_victim, keep, soak_drill
+from deploy.drills.soak import HISTORY, SAMPLES, choose_fault, choose_victim, keep, soak_drill
 
 # Three brokers, by role
 TARGET: Any = SimpleNamespace(
@@ -74,8 +74,10 @@ def test_a_history_and_the_logs_are_kept(tmp_path: Path) -> None:
     (tmp_path / "stack" / "logs" / "ledger.log").write_text("said")
     history = History([Event(1.0, "writer", Type.INVOKE, Function.COMMIT, transaction=7)])
     target: Any = SimpleNamespace(directory=tmp_path / "stack")
-    keep(history, target, tmp_path / "kept")
+    keep(history, samples("ledger", 80), target, tmp_path / "kept")
     assert msgspec.json.decode((tmp_path / "kept" / HISTORY).read_bytes(), type=History) == history
+    kept = msgspec.json.decode((tmp_path / "kept" / SAMPLES).read_bytes(), type=list[Sample])
+    assert kept == samples("ledger", 80)
     assert (tmp_path / "kept" / "logs" / "ledger.log").read_text() == "said"
 
 
@@ -102,12 +104,13 @@ def test_a_process_that_has_ended_holds_nothing() -> None:
 
 
 def samples(process: str, *memories_mb: float) -> list[Sample]:
-    """Samples at 5, 15, 25 and so on of 90 s, each with ten open files."""
+    """Samples at 5, 15, 25 s and so on, each with ten open files."""
     return [Sample(5.0 + 10 * number, process, Footprint(mb, 10)) for number, mb in enumerate(memories_mb)]
 
 
-def test_the_last_third_is_compared_with_the_second() -> None:
-    found = growths(samples("ledger", 10, 50, 60, 100, 100, 101, 104, 105, 300), 90)
+def test_what_the_last_third_seldom_exceeds_is_compared_with_the_second() -> None:
+    first, second = [10.0] * 10, [50.0] * 7 + [100.0] * 3
+    found = growths(samples("ledger", *first, *second, 300.0, *[20.0] * 7, 104.0, 105.0), 300)
     assert found == [Growth("ledger", "memory, MB", 100, 105), Growth("ledger", "open files", 10, 10)]
     assert [one.share for one in found] == [pytest.approx(0.05), 0]
     assert all(one.is_bounded for one in found)
