@@ -3,12 +3,9 @@
 `--rebuild` empties the database and ends; a view that runs on it, here or elsewhere, reads the topic again.
 """
 
-import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Coroutine
-from typing import Any
 
 import click
 from aiohttp import web
@@ -32,7 +29,7 @@ from shared.kafka.admin.clock import check_clock
 from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
 from shared.kafka.client.cluster import Cluster
-from shared.kafka.runtime.process import TERSE, Process, exit_code, run_process
+from shared.kafka.runtime.process import TERSE, Process, exit_code, run_process, until_first_ends
 from shared.kafka.runtime.runtime import act
 from shared.settings import ViewSettings
 
@@ -116,7 +113,8 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     stack.push_async_callback(live.stop)
     await web.TCPSite(runner, settings.host, settings.port).start()
     log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-    await while_valid(view.run(stop), key_file, admission)
+    watching = [] if key_file is None else [key_file.watch(admission.use)]
+    await until_first_ends(view.run(stop), *watching)
     return 0
 
 
@@ -129,22 +127,6 @@ def key_file_of(settings: ViewSettings) -> KeyFile | None:
             f"ONCE_VIEW_HOST is {settings.host!r} and {KEYS_VARIABLE} is empty: all who reach that address could read "
             f"every account; name the gateway's file of keys in {KEYS_VARIABLE}, or bind to 127.0.0.1"
         )
-    return None
-
-
-async def while_valid(work: Coroutine[Any, Any, None], key_file: KeyFile | None, admission: Admission) -> None:
-    """Do the work while the keys are watched; KeysError ends it if their file is lost."""
-    if key_file is None:
-        return await work
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(key_file.watch(admission.use))]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
     return None
 
 

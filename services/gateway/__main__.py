@@ -1,12 +1,11 @@
 """Wires the gateway: HTTP in, payments.raw out. Exit codes as for every service: 0, 75 (start again), 78 (settings)."""
 
-import asyncio
 import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from aiohttp import web
 
@@ -27,7 +26,7 @@ from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.lineage.outcome import Outcome, outcome
-from shared.kafka.runtime.process import Process, run_process
+from shared.kafka.runtime.process import Process, run_process, until_first_ends
 from shared.settings import GatewaySettings
 
 KEYS_VARIABLE: Final = "ONCE_GATEWAY_API_KEYS_FILE"
@@ -83,7 +82,7 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
             await web.TCPSite(runner, settings.host, settings.port).start()
             process.health.met("kafka")
             log.info("serving", extra={"host": settings.host, "port": runner.addresses[0][1]})
-            await until_stopped(process.stop, key_file.watch(admission.use), audit_log.run(), owners.follow())
+            await until_first_ends(process.stop.wait(), key_file.watch(admission.use), audit_log.run(), owners.follow())
             process.health.missing("gateway", "stopping")
         finally:
             await runner.cleanup()
@@ -109,19 +108,6 @@ def guard(settings: GatewaySettings, audit: Audit) -> tuple[KeyFile, Access]:
     key_file = KeyFile(settings.api_keys_file, KEYS_VARIABLE)
     limiter = RateLimiter(settings.rate_per_s, settings.burst) if settings.rate_per_s else None
     return key_file, Access(key_file.keys, limiter, audit, time.monotonic_ns, time.time_ns)
-
-
-async def until_stopped(stop: asyncio.Event, *background: Coroutine[Any, Any, None]) -> None:
-    """Run background work until `stop` is set; raise the error of the first work that fails."""
-    tasks = [asyncio.ensure_future(work) for work in (stop.wait(), *background)]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 if __name__ == "__main__":
