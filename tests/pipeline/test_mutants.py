@@ -58,9 +58,9 @@ def test_a_worker_tells_what_a_test_notices_from_what_could_not_run(tmp_path: Pa
     field = Mutant("lands a field that no event has", "schemas.py", '"effect_id revision action"', '"more"', of_event)
     tables = "return tuple(table for table"
     ends = field._replace(old=tables, new=f"__import__('os')._exit(1)\n    {tables}")
-    hangs = field._replace(old=tables, new=f"while topic: pass\n    {tables}")
+    hangs = field._replace(old=tables, new=f"__import__('threading').Event().wait()\n    {tables}")
     raises = field._replace(old="TABLES: Final", new="no_such_name\nTABLES: Final")
-    with Worker(str(tmp_path), run_s=30) as worker:
+    with Worker(str(tmp_path)) as worker:
         assert worker.run(None, of_event) is None
         assert worker.run(field, of_event) == f"{of_event}[effect_resolutions]"
         assert worker.run(field, of_key) is None
@@ -69,10 +69,11 @@ def test_a_worker_tells_what_a_test_notices_from_what_could_not_run(tmp_path: Pa
             (field._replace(old="no such text"), of_key, "times, not once"),
             (None, "test_schemas.py::test_of_nothing", "did not run: USAGE_ERROR"),
             (ends, of_topic, f"the process of {of_topic} ended"),
-            (hangs, of_topic, f"{of_topic} was stopped after 30 s"),
         ):
             with pytest.raises(NotRunError, match=error):
                 worker.run(mutant, test)
+        with pytest.raises(NotRunError, match=f"{of_topic} was stopped after 5 s"):
+            worker.run(hangs, of_topic, within_s=5)
         assert worker.run(None, of_topic) is None
 
 

@@ -22,12 +22,10 @@ class Worker:
 
     Args:
         root: of temporary folders.
-        run_s: the bound of a run, in seconds.
     """
 
-    def __init__(self, root: str, *, run_s: float = RUN_S) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root
-        self._run_s = run_s
         self._start()
 
     def __enter__(self) -> Self:
@@ -36,16 +34,16 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self._stop()
 
-    def run(self, mutant: Mutant | None, test: str) -> str | None:
+    def run(self, mutant: Mutant | None, test: str, *, within_s: float = RUN_S) -> str | None:
         """Return what `running.first_failure` does.
 
         Raises:
-            NotRunError: the test could not be run, took longer than its bound, or the process ended.
+            NotRunError: the test could not be run, took longer than `within_s` seconds, or the process ended.
         """
         self._connection.send((mutant, test))
-        if not self._connection.poll(self._run_s):
+        if not self._connection.poll(within_s):
             self._replace()
-            raise NotRunError(f"{test} was stopped after {self._run_s:.0f} s")
+            raise NotRunError(f"{test} was stopped after {within_s:.0f} s")
         try:
             failed, error = self._connection.recv()
         except EOFError as ended:
