@@ -102,8 +102,8 @@ class Answers(Worker):
     def __init__(self, answers: Mapping[Mutant | None, str | NotRunError | None]) -> None:
         self.answers = answers
 
-    def run(self, mutant: Mutant | None, test: str) -> str | None:
-        del test
+    def run(self, mutant: Mutant | None, test: str, *, within_s: float = 0.0) -> str | None:
+        del test, within_s
         answer = self.answers[mutant]
         if isinstance(answer, NotRunError):
             raise answer
