@@ -49,7 +49,7 @@ def decode_payment(value: bytes | None, partitions: int) -> Instruction:
         raise InvalidPaymentError(Reason.NOT_JSON, "the record has no value: send a payment as a JSON object")
     try:
         payment = _decode_current(value)
-    except ValueError:  # of msgspec, or not UTF-8: the slow path finds the reason
+    except (ValueError, RecursionError):  # of msgspec, or not UTF-8: the slow path finds the reason
         return _decode_exactly(value, partitions)
     if (
         payment.schema_version == SCHEMA_VERSION

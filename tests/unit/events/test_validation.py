@@ -115,6 +115,7 @@ def test_the_last_of_two_equal_fields_counts(first: object) -> None:
         (with_fields(PAYMENT).replace(b"70000", b"NaN"), Reason.NOT_JSON),
         (with_fields(PAYMENT).replace(b"171812", b"\\ud800"), Reason.NOT_JSON),
         (b"[" * 100_000, Reason.NOT_JSON),
+        (b'{"type":' + b'{"a":' * 100_000, Reason.NOT_JSON),  # a wrong tag is skipped to its end
         (b'{"a":' * 100_000, Reason.NOT_JSON),
         (b"[]", Reason.NOT_AN_OBJECT),
         (b"null", Reason.NOT_AN_OBJECT),
