@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.types.string import StrDumper
 
 from services.balances.projection.domain import Page, Position, plan
 from shared.eos.records import Record
@@ -54,6 +55,13 @@ def test_balances_and_terms_are_the_ledger_s_own(busy: Ledger) -> None:
     assert {
         str(row["account"]): (row["overdraft_minor"], row["closed"]) for row in tables.tables["accounts"].values()
     } == {name: (state.overdraft_minor, state.closed) for name, state in states.items()}
+
+
+def test_a_reference_is_written_without_the_character_that_postgresql_does_not_take() -> None:
+    entries = Entry(DEBTOR, "EUR", -10), Entry(f"in-transit@{P}", "EUR", 10)
+    posting = Posting("p-1", DEBIT, DEBTOR, CREDITOR, entries, DAY, reference="a\0b", submitted_by=OPERATOR)
+    (row,) = taken([(P, posting)]).tables["events"].values()
+    assert StrDumper(str).dump(str(row["reference"])) == "a\N{REPLACEMENT CHARACTER}b".encode()
 
 
 def test_totals_are_those_of_each_holder_on_each_partition(busy: Ledger) -> None:

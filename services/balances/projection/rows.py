@@ -74,7 +74,8 @@ def posting_row(at: Coordinates, timestamp_ms: int, headers: Headers, posting: P
         "reverses": posting.reverses,
         "opening": False,
         "reason": None,
-        "reference": posting.reference,
+        # Any client may send U+0000, which PostgreSQL does not take
+        "reference": posting.reference.replace("\0", "\N{REPLACEMENT CHARACTER}"),
         "fee_minor": posting.fee_minor,
         "rate": posting.rate,
         "client": submitted_by and submitted_by.client,
