@@ -60,6 +60,9 @@ def funded(site: Site) -> Site:
         ("payments/p-1?wait=31", "parameter_invalid", ["wait", "<= 30"]),
         ("payments/p-1?debtor=", "parameter_invalid", ["debtor", ">= 1"]),
         ("payments/p-1?until=paid", "parameter_invalid", ["until", "settled"]),
+        ("payments/p-1?debtor=1%00", "parameter_invalid", ["U+0000"]),
+        ("payments/p%00", "parameter_invalid", ["U+0000"]),
+        ("accounts/%00/entries", "parameter_invalid", ["U+0000"]),
     ],
 )
 async def test_a_wrong_query_is_answered_with_what_to_change(

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from services.balances.api import parameters
 from services.balances.api.parameters import EntriesQuery, PaymentQuery, Place, Query, RefusedError
+from services.balances.api.v1 import parameters as v1
 from services.balances.projection.progress import PartitionFreshness, Position, as_of, overall
 from shared.events.fields import is_account
+from tests.ledgers import DAY
 from tests.partitions import PARTITIONS, partition_for
 
 OFFSETS = st.integers(0, 10**18 - 1)
@@ -46,6 +48,14 @@ def test_any_text_is_a_cursor_or_is_refused(text: str) -> None:
     with pytest.raises(RefusedError) as caught:
         parameters.decode_cursor("a", EntriesQuery(after=text))
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("value_date", ["\0", "2026-02-30", ""])
+def test_a_forged_cursor_of_v1_names_no_place(value_date: str) -> None:
+    asked = "payments", "2378"
+    assert v1.decode_cursor(asked, v1.encode_cursor(asked, v1.DatedPlace(DAY, 7, 0))) == (DAY, 7, 0)
+    with pytest.raises(RefusedError, match="next"):
+        v1.decode_cursor(asked, v1.encode_cursor(asked, v1.DatedPlace(value_date, 7, 0)))
 
 
 @given(st.dictionaries(st.integers(0, PARTITIONS - 1), OFFSETS, min_size=1), st.booleans())

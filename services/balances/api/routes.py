@@ -252,6 +252,7 @@ def answering(handler: Handler, *, refusing: Refusing = _refusal) -> Handler:
         headers = {}
         try:
             _check_method(request)
+            _check_text(request)
             return await handler(request)
         except RefusedError as error:
             refusal = error
@@ -300,3 +301,9 @@ def admitting(admission: Admission) -> Middleware:
 def _check_method(request: web.Request) -> None:
     if request.method not in METHODS:
         raise RefusedError(Refusal.METHOD_NOT_ALLOWED, f"use {' or '.join(METHODS)}: this side only reads")
+
+
+def _check_text(request: web.Request) -> None:
+    """Refuse U+0000, which PostgreSQL does not take: its error would be logged with the values of the query."""
+    if any("\0" in text for text in (request.path, *request.query.values())):
+        raise RefusedError(Refusal.PARAMETER_INVALID, "the path or a parameter has the character U+0000: leave it out")

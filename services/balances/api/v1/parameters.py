@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from services.balances.api.parameters import AccountName, Query, Refusal, RefusedError, Seconds
 from services.balances.projection.rows import is_house
+from shared.events.fields import is_date
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 
 PAGE_MAX: Final = 200
@@ -106,7 +107,8 @@ def decode_cursor(question: tuple[Any, ...], after: str | None) -> DatedPlace | 
     except ValueError as error:  # binascii's and msgspec's are some
         raise _not_a_cursor() from error
     place = DatedPlace(value_date, offset, line)
-    if encode_cursor(question, place) != after or not (0 <= place.offset < _OFFSET_MAX > place.line >= 0):
+    is_place = is_date(value_date) and 0 <= offset < _OFFSET_MAX > line >= 0
+    if not is_place or encode_cursor(question, place) != after:
         raise _not_a_cursor()
     return place
 
