@@ -65,8 +65,7 @@ class View:
                 headers={hdrs.AUTHORIZATION: authorization},
                 timeout=aiohttp.ClientTimeout(total=wait_s + TIMEOUT_S),
             ) as answer:
-                body = await answer.content.read(_BYTES_MAX)
-                status = answer.status
+                status, body = answer.status, await _body(answer)
         except (TimeoutError, aiohttp.ClientError) as error:
             raise _unavailable("it does not answer") from error
         if status != 200:
@@ -78,6 +77,16 @@ class View:
         if not found:
             return None
         return msgspec.structs.replace(found[0], final=found[0].state in _FINAL)
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """Read all of an answer: it may come in parts."""
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > _BYTES_MAX:
+            raise _unavailable("its answer is too long")
+    return bytes(body)
 
 
 def _unavailable(why: str) -> RefusedError:

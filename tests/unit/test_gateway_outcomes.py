@@ -70,6 +70,14 @@ async def test_the_question_is_passed_on_with_the_clients_key() -> None:
     assert (found.state, found.amount_minor, found.at) == ("completed", 1250, "ledger.postings:1:9")
 
 
+async def test_an_answer_is_read_to_its_end() -> None:
+    """One that does not fit into a packet comes in parts."""
+    async with view(answering(DECIDED | {"of a later version": "x" * 600_000})) as made:
+        found = await made.outcome("2378", "p-1", 0, "")
+    assert found is not None
+    assert found.payment_id == "p-1"
+
+
 @pytest.mark.parametrize(
     ("state", "final"), [("posted", False), ("completed", True), ("declined", True), ("opened", True)]
 )
@@ -102,7 +110,15 @@ async def _breaks_off(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(
-    "handler", [_refuses, _nonsense, _breaks_off, answering({"payment_id": 1}), answering(DECIDED | {"state": "lost"})]
+    "handler",
+    [
+        _refuses,
+        _nonsense,
+        _breaks_off,
+        answering({"payment_id": 1}),
+        answering(DECIDED | {"state": "lost"}),
+        answering(DECIDED | {"of a later version": "x" * 1024 * 1024}),
+    ],
 )
 async def test_an_answer_that_is_none_is_not_an_unknown_payment(handler: Handler) -> None:
     async with view(handler) as made:
