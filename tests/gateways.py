@@ -98,7 +98,7 @@ class Accounts:
 
     def __init__(self, unnamed: str = OWNER_UNNAMED) -> None:
         self.opened: dict[str, AccountTerms] = {}
-        self.pending: dict[str, str] = {}
+        self.pending: set[tuple[str, str]] = set()
         self.unnamed = unnamed
 
     def terms(self, account: str) -> AccountTerms | None:
@@ -108,12 +108,11 @@ class Accounts:
         terms = self.opened.get(account)
         return self.unnamed if terms is None else terms.owner
 
-    def expected_owner_of(self, account: str) -> str:
-        owner = self.owner_of(account)
-        return owner if account in self.opened else self.pending.get(account, owner)
+    def is_opening(self, account: str, client: str) -> bool:
+        return account not in self.opened and (account, client) in self.pending
 
     def opens(self, account: str, owner: str) -> None:
-        self.pending[account] = owner
+        self.pending.add((account, owner))
 
 
 class Decided:

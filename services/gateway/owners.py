@@ -3,8 +3,8 @@
 Invariant: after `start` the gateway knows every account that was opened before it. While brokers are away it answers by
 what it knew last. An account that is not in the topic belongs to OWNER_UNNAMED.
 
-An account can be debited as soon as the ledger has opened it, and a record of the topic arrives a moment later. So
-openings that this gateway has submitted count for `PENDING_S`: the ledger decides what follows them in payments.raw.
+An opening that this gateway has submitted is remembered for `PENDING_S`, so that its client learns to wait. It gives no
+right to debit: the ledger may decline it, and a payment that was written uses up its payment_id for the real owner.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from shared.kafka.runtime.global_table import GlobalTable
 
 RETRY_S: Final = 2.0  # from one attempt to read the topic again to the next
 PENDING_S: Final = 60.0
-PENDING_MAX: Final = 10_000  # accounts; beyond them the oldest are forgotten
+PENDING_MAX: Final = 10_000  # openings; beyond them the oldest are forgotten
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Owners:
         self._bootstrap_servers = bootstrap_servers
         self._clock = clock
         self._table = self._new_table()
-        self._pending: dict[str, tuple[str, float]] = {}  # owner and end, by account; the oldest first
+        self._pending: dict[tuple[str, str], float] = {}  # the end, by account and client; the oldest first
 
     async def start(self) -> None:
         """Read what is committed now.
@@ -92,17 +92,14 @@ class Owners:
         terms = self._table.values.get(account)
         return OWNER_UNNAMED if terms is None else terms.owner
 
-    def expected_owner_of(self, account: str) -> str:
-        """The owner; of an account that was never opened, the client whose opening is under way."""
-        pending = self._pending.get(account)
-        if pending is None or account in self._table.values or pending[1] < self._clock():
-            return self.owner_of(account)
-        return pending[0]
+    def is_opening(self, account: str, client: str) -> bool:
+        """Whether the account was never opened, and its opening for this client is under way."""
+        return account not in self._table.values and self._pending.get((account, client), 0.0) > self._clock()
 
     def opens(self, account: str, owner: str) -> None:
         """Note that an opening was submitted."""
-        self._pending.pop(account, None)
-        self._pending[account] = owner, self._clock() + PENDING_S
+        self._pending.pop((account, owner), None)
+        self._pending[account, owner] = self._clock() + PENDING_S
         if len(self._pending) > PENDING_MAX:
             del self._pending[next(iter(self._pending))]
 

@@ -39,7 +39,7 @@ class Owners(Protocol):
 
     def terms(self, account: str) -> AccountTerms | None: ...
     def owner_of(self, account: str) -> str: ...
-    def expected_owner_of(self, account: str) -> str: ...
+    def is_opening(self, account: str, client: str) -> bool: ...
     def opens(self, account: str, owner: str) -> None: ...
 
 
@@ -99,7 +99,11 @@ class V1:
     def admit(self, body: bytes, principal: Principal) -> Placement:
         """Return the place of a payment that the principal may submit; RefusedError of any other."""
         placement = domain.place(body, self._partitions)
-        authorisation.check_debit(principal, placement.debtor, self._owners.expected_owner_of(placement.debtor))
+        debtor = placement.debtor
+        owner = self._owners.owner_of(debtor)
+        if owner != principal.client and self._owners.is_opening(debtor, principal.client):
+            raise RefusedError(Refusal.BUSY, f"the opening of account {debtor} is not decided yet; {SEND_AGAIN}")
+        authorisation.check_debit(principal, debtor, owner)
         return placement
 
     async def post_batch(self, request: web.Request, principal: Principal) -> web.Response:
@@ -165,7 +169,8 @@ class V1:
             wanted = f"send 1 to {MAX_PAYMENT_ID_CHARS} printable characters in the path"
             raise RefusedError(Refusal.PARAMETER_INVALID, f"that is not a payment_id: {wanted}")
         wait_s = _seconds(request.query.get("wait", "0"))
-        authorisation.check_debit(principal, debtor, self._owners.expected_owner_of(debtor))
+        if not self._owners.is_opening(debtor, principal.client):
+            authorisation.check_debit(principal, debtor, self._owners.owner_of(debtor))
         with self._lookups.one():
             found = await self._view.outcome(debtor, payment_id, wait_s, request.headers[hdrs.AUTHORIZATION])
         if found is None or not authorisation.may_see(principal, debtor, self._owners.owner_of(debtor), found.client):

@@ -75,13 +75,16 @@ async def test_an_opening_under_way_counts_until_its_time_is_over_or_the_ledger_
     known = Owners("brokers", clock)
     await known.start()
     known.opens("2378", "shop")
-    assert known.expected_owner_of("2378") == "shop"
+    known.opens("2378", "rival")  # takes nothing from the first one
+    assert [known.is_opening("2378", client) for client in ("shop", "rival", OWNER_UNNAMED)] == [True, True, False]
     assert (known.owner_of("2378"), known.terms("2378")) == (OWNER_UNNAMED, None)
     Table.made[0].values["2378"] = AccountTerms("rival", 1)
-    assert known.expected_owner_of("2378") == "rival"
+    assert not known.is_opening("2378", "shop")
     del Table.made[0].values["2378"]
-    clock.now_s += PENDING_S + 1
-    assert known.expected_owner_of("2378") == OWNER_UNNAMED
+    clock.now_s += PENDING_S - 1
+    assert known.is_opening("2378", "shop")
+    clock.now_s += 1
+    assert not known.is_opening("2378", "shop")
 
 
 async def test_openings_under_way_are_bounded_and_the_oldest_is_forgotten() -> None:
@@ -92,12 +95,7 @@ async def test_openings_under_way_are_bounded_and_the_oldest_is_forgotten() -> N
         known.opens(f"a{number}", "shop")
     known.opens("a0", "shop")  # again: now the youngest
     known.opens("new", "shop")
-    assert [known.expected_owner_of(account) for account in ("a0", "a1", "a2", "new")] == [
-        "shop",
-        OWNER_UNNAMED,
-        "shop",
-        "shop",
-    ]
+    assert [known.is_opening(account, "shop") for account in ("a0", "a1", "a2", "new")] == [True, False, True, True]
 
 
 async def test_while_the_brokers_are_away_the_last_owners_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

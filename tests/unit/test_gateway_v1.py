@@ -11,14 +11,16 @@ from services.gateway import v1
 from services.gateway.access import RateLimiter
 from services.gateway.answers import PROBLEM, Outcome, OutcomeState
 from services.gateway.domain import Refusal
-from shared.events.clients import OWNER_UNNAMED
+from shared.events.clients import OWNER_UNNAMED, Scope, decode_submitted_by
 from shared.events.dead_letters import Reason
+from shared.events.headers import SUBMITTED_BY, header
 from shared.events.payments import AccountOpening
 from shared.events.postings import AccountTerms
 from shared.events.validation import decode_payment
+from shared.http.keys import Keys, key_of
 from tests.gateways import BATCH_BYTES_MAX, BODY_BYTES_MAX, JSON, Site, gateway, let_in
 from tests.harness import eventually
-from tests.keys import AUTHORIZATION, KEY
+from tests.keys import AUTHORIZATION, KEY, KEYS
 from tests.partitions import PARTITIONS
 from tests.unit.test_gateway_domain import INVALID, body
 
@@ -190,7 +192,7 @@ async def test_a_batch_counts_each_payment_against_the_rate() -> None:
         assert (await site.ask("POST", "/v1/payments", data=body({}), headers=headers))[0] == 202
 
 
-async def test_an_opening_is_an_instruction_and_its_client_may_debit_at_once() -> None:
+async def test_an_opening_is_an_instruction_and_its_client_may_debit_once_it_is_decided() -> None:
     async with gateway() as site:
         site.owners.unnamed = "another"
         assert (await post(site, "/v1/payments", body({"debtor": "new"})))[0] == 403
@@ -201,7 +203,26 @@ async def test_an_opening_is_an_instruction_and_its_client_may_debit_at_once() -
         assert key == b"new"
         assert decode_payment(value, PARTITIONS) == AccountOpening("c-1", "new", schema_version=2)
         assert (answer["topic"], answer["partition"]) == (topic, partition)
+        status, problem, headers = await post(site, "/v1/payments", body({"debtor": "new"}))
+        assert (status, problem["error"], headers["Retry-After"]) == (503, "busy", "1")
+        _, answer, headers = await post(site, "/v1/payments/batch", batch_of(body({"debtor": "new"})))
+        assert (answer["payments"][0]["status"], headers["Retry-After"]) == (503, "1")
+        assert len(site.log.records) == 1
+        site.owners.opened["new"] = AccountTerms(OWNER_UNNAMED, 1)
         assert (await post(site, "/v1/payments", body({"debtor": "new"})))[0] == 202
+
+
+async def test_an_opening_takes_no_account_and_no_payment_id_from_the_owner() -> None:
+    """The ledger declines the opening of an account with a balance, and the gateway does not know of the balance."""
+    rival = key_of("rival", "once_rival", frozenset({Scope.PAYMENTS_WRITE, Scope.ACCOUNTS_WRITE}))
+    async with gateway(access=let_in(Keys([*KEYS, rival]))) as site:
+        theirs = {"Authorization": "Bearer once_rival"}
+        opening = {"account": "2378", "command_id": "c"}
+        assert (await post(site, "/v1/accounts", opening, **theirs))[0] == 202
+        assert (await post(site, "/v1/payments", body({}), **theirs))[0] == 503
+        assert (await post(site, "/v1/payments", body({}), **AUTHORIZATION))[0] == 202
+        submitted_by = [decode_submitted_by(header(headers, SUBMITTED_BY)) for headers in site.log.headers]
+        assert [one and one.client for one in submitted_by] == ["rival", OWNER_UNNAMED]
 
 
 async def test_an_opening_under_way_shows_what_its_client_has_sent_and_nothing_else() -> None:
