@@ -169,11 +169,12 @@ class V1:
             wanted = f"send 1 to {MAX_PAYMENT_ID_CHARS} printable characters in the path"
             raise RefusedError(Refusal.PARAMETER_INVALID, f"that is not a payment_id: {wanted}")
         wait_s = _seconds(request.query.get("wait", "0"))
-        if not self._owners.is_opening(debtor, principal.client):
-            authorisation.check_debit(principal, debtor, self._owners.owner_of(debtor))
         with self._lookups.one():
             found = await self._view.outcome(debtor, payment_id, wait_s, request.headers[hdrs.AUTHORIZATION])
-        if found is None or not authorisation.may_see(principal, debtor, self._owners.owner_of(debtor), found.client):
+        owner = self._owners.owner_of(debtor)
+        if found is None or not authorisation.may_see(principal, debtor, owner, found.client):
+            if not self._owners.is_opening(debtor, principal.client):
+                authorisation.check_debit(principal, debtor, owner)
             raise RefusedError(
                 Refusal.NOT_FOUND,
                 "no outcome of this payment_id and debtor is known yet: ask again with &wait=30, or send the payment "

@@ -231,12 +231,23 @@ async def test_an_opening_under_way_shows_what_its_client_has_sent_and_nothing_e
         site.owners.unnamed = "another"
         site.view.outcomes["new", "theirs"] = msgspec.structs.replace(outcome("new", "theirs"), client="another")
         site.view.outcomes["new", "own"] = msgspec.structs.replace(outcome("new", "own"), client=OWNER_UNNAMED)
-        assert (await site.ask("GET", "/v1/payments/own?debtor=new"))[0] == 403
+        assert (await site.ask("GET", "/v1/payments/theirs?debtor=new"))[0] == 403
         assert (await post(site, "/v1/accounts", {"account": "new", "command_id": "c"}))[0] == 202
         assert (await site.ask("GET", "/v1/payments/own?debtor=new"))[0] == 200
         assert (await site.ask("GET", "/v1/payments/theirs?debtor=new"))[0] == 404
         site.owners.opened["new"] = AccountTerms(OWNER_UNNAMED, 1)
         assert (await site.ask("GET", "/v1/payments/theirs?debtor=new"))[0] == 200
+
+
+async def test_a_client_sees_what_it_has_sent_from_an_account_of_another_client() -> None:
+    """The account changed hands since, or the ledger declined the opening, or another gateway accepted it."""
+    async with gateway() as site:
+        site.owners.opened["2378"] = AccountTerms("rival", 2)
+        assert (await site.ask("GET", "/v1/payments/own?debtor=2378"))[0] == 403
+        site.view.outcomes["2378", "own"] = msgspec.structs.replace(outcome("2378", "own"), client=OWNER_UNNAMED)
+        assert (await site.ask("GET", "/v1/payments/own?debtor=2378"))[0] == 200
+        site.view.outcomes["2378", "theirs"] = msgspec.structs.replace(outcome("2378", "theirs"), client="rival")
+        assert (await site.ask("GET", "/v1/payments/theirs?debtor=2378"))[0] == 403
 
 
 async def test_an_opening_that_was_not_written_gives_no_right() -> None:
