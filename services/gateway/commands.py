@@ -4,7 +4,7 @@ Invariant: a payment's bytes are kept as they are received. The one exception is
 sent with an Idempotency-Key: that key is put in front of its fields as the payment_id.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -40,15 +40,22 @@ class OpeningRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command_id: PaymentId | None = None
 
 
-class _Batch(msgspec.Struct, forbid_unknown_fields=True):
-    payments: list[msgspec.Raw]
+_Payments = msgspec.defstruct(
+    "_Payments",
+    [(f"payment_{number}", msgspec.Raw, UNSET) for number in range(BATCH_PAYMENTS_MAX)],
+    array_like=True,
+    forbid_unknown_fields=True,
+)
+"""An array of payments. Unlike that of a list, its bound ends the decoding at the first payment too many: a body has
+room for millions of small values, each of which would take more memory than bytes."""
+_Batch = msgspec.defstruct("_Batch", [("payments", _Payments)], forbid_unknown_fields=True)
 
 
 class _Named(msgspec.Struct):
     payment_id: Any = UNSET
 
 
-_decode_batch = msgspec.json.Decoder(_Batch).decode
+_decode_batch: Callable[[bytes], Any] = msgspec.json.Decoder(_Batch).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _decode_any = msgspec.json.Decoder().decode
 
@@ -101,16 +108,15 @@ def _raise_if_other(sent: object, key: str, name: str) -> None:
 def batch(body: bytes) -> list[bytes]:
     """Return the payments of a batch, each as its bytes; RefusedError if the body has another form."""
     try:
-        payments = [bytes(payment) for payment in _decode_batch(body).payments]
+        found = msgspec.structs.astuple(_decode_batch(body).payments)
     except (ValueError, RecursionError) as error:
         raise RefusedError(
             Refusal.BATCH_INVALID,
             f'{error}: send one JSON object, {{"payments": [...]}}'.encode("ascii", "replace").decode(),
         ) from error
-    if not 1 <= len(payments) <= BATCH_PAYMENTS_MAX:
-        raise RefusedError(
-            Refusal.BATCH_INVALID, f"the batch has {len(payments)} payments: send 1 to {BATCH_PAYMENTS_MAX:,}"
-        )
+    payments = [bytes(payment) for payment in found if payment is not UNSET]
+    if not payments:
+        raise RefusedError(Refusal.BATCH_INVALID, f"the batch has no payments: send 1 to {BATCH_PAYMENTS_MAX:,}")
     return payments
 
 

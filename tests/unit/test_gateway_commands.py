@@ -1,6 +1,7 @@
 """Requests of /v1 as records: idempotency keys, batches, openings. Without HTTP."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -80,6 +81,17 @@ def test_a_batch_keeps_the_bytes_of_each_payment() -> None:
     assert commands.batch(b' { "payments" : [ %b ] } ' % b" , ".join(payments)) == payments
     most = commands.batch(b'{"payments":[%b]}' % b",".join([b"{}"] * BATCH_PAYMENTS_MAX))
     assert len(most) == BATCH_PAYMENTS_MAX
+
+
+def test_a_batch_of_many_small_values_is_refused_at_the_first_one_too_many() -> None:
+    value = b'{"payments":[%b1]}' % (b"1," * 500_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedError, match="batch_invalid"):
+            commands.batch(value)
+        assert tracemalloc.get_traced_memory()[1] < len(value)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
