@@ -125,6 +125,6 @@ class Keyring:
         """Replace the file. It keeps its owner, group and mode, for the gateway may run as another user."""
         before = self.path.stat() if self.path.exists() else None
         mode = self._mode if before is None else stat.S_IMODE(before.st_mode) & ~_OTHERS
-        replace(self.path, ("\n".join(lines) + "\n").encode(), mode)
-        if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(self.path, before.st_uid, before.st_gid)
+        owner = None if before is None else (before.st_uid, before.st_gid)
+        other = None if owner == (os.geteuid(), os.getegid()) else owner
+        replace(self.path, ("\n".join(lines) + "\n").encode(), mode, other)

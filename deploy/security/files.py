@@ -34,9 +34,13 @@ def kafka_uuid() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def replace(path: Path, data: bytes, mode: int = PRIVATE) -> None:
-    """Write a file in place of an earlier one; it never has more readers than `mode` says."""
-    new = _written(path, data, mode)
+def replace(path: Path, data: bytes, mode: int = PRIVATE, owner: tuple[int, int] | None = None) -> None:
+    """Write a file in place of an earlier one; it never has more readers than `mode` says.
+
+    Args:
+        owner: user and group of the file; None for this process's. If they cannot be set, the earlier file stays.
+    """
+    new = _written(path, data, mode, owner)
     try:
         new.replace(path)
     except OSError:
@@ -61,13 +65,15 @@ def read_password(path: Path) -> str:
     return (path.read_text().splitlines() or [""])[0]
 
 
-def _written(path: Path, data: bytes, mode: int) -> Path:
+def _written(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> Path:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # its owner's alone
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
     except OSError:
         Path(name).unlink()

@@ -1,5 +1,6 @@
 """The file of keys as commands change it: issued, revoked, by several commands at once, and its permissions."""
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -107,6 +108,25 @@ def test_commands_at_once_lose_no_key(keyring: Keyring) -> None:
     with ThreadPoolExecutor(8) as threads:
         keys = list(threads.map(lambda number: keyring.issue(f"client-{number}", DEFAULT_SCOPES)[1], range(40)))
     assert sorted(keyring.read()) == sorted(keys)
+
+
+def test_a_file_whose_owner_cannot_be_kept_is_not_changed(keyring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway could not read it any more, and would end."""
+    keyring.issue("shop", DEFAULT_SCOPES)
+    keyring.issue("kiosk", DEFAULT_SCOPES)
+    content, before = keyring.path.read_bytes(), keyring.path.stat()
+    for name in ("chown", "fchown"):
+        monkeypatch.setattr(os, name, _refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: before.st_uid + 1)
+    with pytest.raises(KeyringError, match="not permitted"):
+        keyring.revoke("shop")
+    after = keyring.path.stat()
+    assert (keyring.path.read_bytes(), after.st_ino) == (content, before.st_ino)
+    assert sorted(path.name for path in keyring.path.parent.iterdir()) == ["api-keys", "api-keys.lock"]
+
+
+def _refuse(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "not permitted")
 
 
 def test_a_changed_file_keeps_its_owner_and_mode(keyring: Keyring) -> None:
