@@ -25,7 +25,7 @@ class _Count:
 
     def add(self, requests: int, since_ms: int, last_ms: int) -> None:
         self.since_ms = min(self.since_ms, since_ms) if self.requests else since_ms
-        self.last_ms = max(self.last_ms, last_ms)
+        self.last_ms = max(self.last_ms, last_ms) if self.requests else last_ms
         self.requests += requests
 
 
@@ -65,7 +65,8 @@ class Audit:
         """Return the events that are due, and forget their requests; all of them where the gateway is stopping."""
         due: list[KeyUsed | RequestsRefused] = []
         for (client, key_id), count in self._uses.items():
-            waited = count.taken_ms is None or now_ms - count.taken_ms >= USES_EVERY_MS
+            # A clock that was set back must not delay the next record by as much
+            waited = count.taken_ms is None or not 0 <= now_ms - count.taken_ms < USES_EVERY_MS
             if count.requests and (waited or stopping):
                 due.append(
                     KeyUsed(

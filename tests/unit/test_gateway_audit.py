@@ -50,6 +50,14 @@ def test_the_first_use_is_due_at_once_and_further_ones_after_a_minute() -> None:
     assert audit.take(AT_MS + 2 * USES_EVERY_MS + 1) == []
 
 
+def test_uses_are_due_when_the_clock_was_set_back() -> None:
+    audit = Audit("7")
+    audit.used(SHOP, AT_MS)
+    audit.take(AT_MS)
+    audit.used(SHOP, AT_MS - 3_600_000)
+    assert audit.take(AT_MS - 3_600_000) == [used(1, AT_MS - 3_600_000, AT_MS - 3_600_000)]
+
+
 def test_a_gateway_that_stops_writes_all_uses() -> None:
     audit = Audit("7")
     audit.used(SHOP, AT_MS)
