@@ -9,8 +9,8 @@ Invariants:
   of `calls_max`. So some slots are always left for a lane that has none: K lanes that take all they get leave one part
   in K + 1 free. This is the dynamic threshold of Choudhury and Hahne (1998).
 - Only what is going to be called within WORK_S is claimed: a lane has room for as many effects as its calls, by their
-  mean time, finish in that time. So a claim's lease is not used up in a queue, and a slow destination has no more
-  claims than calls.
+  mean time, finish in that time, and for no more than its calls while one of them takes longer. So a claim's lease is
+  not used up in a queue, and a slow destination has no more claims than calls.
 - A lane that failed `failures_max` times in a row is open: for `open_s` seconds it gets no call. Then one effect is
   claimed and tried, and the others wait for its answer. A pause that a destination asks for (Retry-After) keeps its
   lane closed to all of its effects, and no other lane.
@@ -126,9 +126,11 @@ class Lane:
 
     def is_quick(self, now_s: float) -> bool:
         """Whether its calls are limited by this process or its machine, and none under way is late."""
-        if self.failures or self.quickest_s > QUICK_S or self.took_s > QUEUED_S:
-            return False
-        return not self._begun_s or now_s - next(iter(self._begun_s.values())) <= WORK_S
+        return not (self.failures or self.quickest_s > QUICK_S or self.took_s > QUEUED_S or self.is_late(now_s))
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether a call under way has taken longer than WORK_S: what its calls took before says nothing now."""
+        return bool(self._begun_s) and now_s - next(iter(self._begun_s.values())) > WORK_S
 
     @property
     def is_idle(self) -> bool:
@@ -200,7 +202,7 @@ class Lanes:
         if lane.failures >= self._failures_max:
             return max(1 - lane.claimed, 0)
         bound = lane.calls_max
-        if not lane.failures and 0 < lane.took_s < WORK_S:
+        if not lane.failures and 0 < lane.took_s < WORK_S and not lane.is_late(now_s):
             bound = int(bound * WORK_S / lane.took_s)
         return max(bound - lane.claimed, 0)
 

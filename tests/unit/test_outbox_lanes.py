@@ -108,6 +108,11 @@ def test_a_lane_has_room_for_the_calls_that_it_finishes_soon(lanes: Lanes) -> No
     lane.claimed = 0
     lanes.answered(lane, 0.005)
     assert admitted(lanes, lane) == LANE_CALLS_MAX * WORK_S / 0.005
+    number = lanes.begin(lane, 1.0)
+    assert admitted(lanes, lane, 1.01 + WORK_S) == 0, "a call is late, so the others may be as well"
+    lane.claimed = LANE_CALLS_MAX - 1
+    assert admitted(lanes, lane, 1.01 + WORK_S) == 1
+    lanes.end(lane, number)
     lane.claimed = 0
     for _ in range(100):
         lanes.answered(lane, 4.9)

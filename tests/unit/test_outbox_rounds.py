@@ -9,8 +9,9 @@ from statistics import quantiles
 import pytest
 
 from services.outbox.lanes import QUICK_S
+from services.outbox.outcomes import Outcome
 from shared.events.effects import EffectRequest, EffectState
-from tests.outbox_rounds import Rounds, accepting, assert_i11, dead, rounds
+from tests.outbox_rounds import CALL_TIMEOUT_S, Rounds, accepting, assert_i11, dead, rounds
 from tests.sinks.effects import effect
 
 SLOW, DEAD = "https://slow.example/hook", "https://dead.example/hook"
@@ -168,6 +169,26 @@ def test_effects_past_their_deadline_are_given_up_without_a_call_while_their_lan
         assert assert_i11(world, requests, results) == {EffectState.FAILED: 1000}
         assert {result.reason for result in results.values()} == {"retries_exhausted"}
         assert world.webhook.calls.total() < 60
+
+
+@pytest.mark.parametrize("hangs_s", [4.9, 2 * CALL_TIMEOUT_S])
+def test_a_quick_destination_that_begins_to_hang_holds_up_no_other(hangs_s: float) -> None:
+    rate, seconds = 400.0, 4.0
+    with rounds() as world:
+
+        async def turning(request: EffectRequest) -> Outcome:
+            return await accepting(0.002 if world.loop.time() < seconds / 4 else hangs_s)(request)
+
+        async def history() -> float:
+            world.start()
+            world.webhook.answers[SLOW] = turning
+            fine = requests_to(HEALTHY[:2], 50)
+            busy = requests_to([SLOW], int(rate * seconds), first=10_000)
+            written, _ = await asyncio.gather(offered(world, fine, 100 / seconds), offered(world, busy, rate))
+            await world.settled(fine, 30)
+            return max(latencies(world, written, set(HEALTHY)))
+
+        assert world.loop.run_until_complete(history()) < 0.5
 
 
 def test_a_slow_lane_leaves_slots_for_many_others() -> None:
