@@ -310,7 +310,7 @@ def channel_of(destination: str) -> Channel:
         return Channel.WEBHOOK
     if scheme == "mailto":
         local, at, domain = rest.rpartition("@")
-        if not (local and at and domain) or any(char in rest for char in ",;?<>\"'()[]\\%") or "@" in local:
+        if not (local and at and domain) or any(char in rest for char in ":,;?<>\"'()[]\\%") or "@" in local:
             raise ValueError(f"{destination}: give one plain address, mailto:name@example.org")
         return Channel.EMAIL
     if scheme == "file":

@@ -8,6 +8,7 @@ from email.utils import format_datetime
 
 import msgspec
 import pytest
+from aiosmtplib.email import quote_address
 from hypothesis import example, given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -43,6 +44,7 @@ from tests.sinks.effects import effect
 NOW_S = 1_700_000_000.0
 KEY = bytes(range(32))
 HOOK = "https://example.org/hook"
+PRINTABLE = "".join(map(chr, range(33, 127)))
 SENDER, RECIPIENT = "ledger@bank.example", "somebody@example.org"
 
 
@@ -390,6 +392,20 @@ def test_invalid_recipients(destination: str) -> None:
 )
 def test_a_recipients_domain_is_ascii(destination: str, recipient: str) -> None:
     assert recipient_of(destination) == recipient
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=8), st.text(PRINTABLE, max_size=8))
+@example(".:", "example.org")
+@example("bob:eve", "example.org")
+def test_a_mail_goes_to_the_address_that_was_given_and_to_no_other(name: str, domain: str) -> None:
+    destination = f"mailto:{name}@{domain}"
+    try:
+        recipient = recipient_of(destination)
+    except ValueError:
+        return
+    encoded = encode_message(effect(1, destination), SENDER, recipient, NOW_S)
+    assert b"".join((b"\r\nTo: ", recipient.encode(), b"\r\n")) in encoded
+    assert quote_address(recipient) == f"<{recipient}>"  # as it is sent to the server
 
 
 def test_a_mail_to_a_name_beyond_ascii_has_it_as_utf_8_in_its_header() -> None:

@@ -362,6 +362,7 @@ def test_a_destinations_scheme_is_its_channel(destination: str, channel: Channel
         ("mailto:eva@example.org?cc=b@example.org", "one plain address"),
         ("mailto:Eva<eva@example.org>", "one plain address"),
         ("mailto:eva%0Acc@example.org", "one plain address"),
+        ("mailto:eva:bob@example.org", "one plain address"),  # a group of addresses, in a header
         ("file:", "lower-case letters"),
         ("file:../etc/passwd", "lower-case letters"),
         ("file:Receipts", "lower-case letters"),
