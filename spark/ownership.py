@@ -2,7 +2,8 @@
 
 A record names the client and key as the header of raw records does: `client:key_id`, and `:house` where the key may
 debit the house. A payment whose raw record is below the offsets of the record `ownership` counts as the operator's. So
-does every payment while there is no such record. Former versions name nobody: that is right below these offsets only.
+does every payment while there is no such record. Former versions name no client, which is right below these offsets
+only.
 
 Invariant: links compare digests, which are narrow in a shuffle.
 """
@@ -66,7 +67,7 @@ def with_clients(night: Night, link: Link, *, effective: bool = False) -> Link:
 
     Args:
         effective: whether the child names for whom it counts, as the ledger's records do. An operator's command is an
-            `opening` there, and names nobody.
+            `opening` there, and names no client.
     """
     needed = counts(night, partition_of("p_origin"), offset_of("p_origin"))
     of_ledger = f"if(p_kind = 'opening', null, if({needed}, p_submitted, xxhash64('{OPERATORS}')))"

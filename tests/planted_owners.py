@@ -47,7 +47,7 @@ def debited_by_another_client(world: Clean) -> None:
         world.pay(world.named("w"), account, world.bob, 1)
 
 
-def debited_by_nobody(world: Clean) -> None:
+def debited_by_no_client(world: Clean) -> None:
     with submitted(world, None):
         world.pay(world.named("w"), world.alice, world.bob, 1)
 
@@ -110,7 +110,7 @@ def opened_for_another_client(world: Clean) -> None:
         world.open(world.named("w"), world.client("new", HOME), owner="other")
 
 
-def opened_by_nobody(world: Clean) -> None:
+def opened_by_no_client(world: Clean) -> None:
     with submitted(world, None):
         world.open(world.named("w"), world.client("new", HOME))
 

@@ -15,7 +15,7 @@ from shared.events.catalogue import INSTALLATION
 from shared.events.clients import OPERATOR, SubmittedBy
 from shared.events.installation import OWNERSHIP_KEY, Ownership, decode_installation, decode_ownership
 
-NOBODY = 0
+NO_CLIENT = 0
 """Number of a record without a client."""
 
 
@@ -30,7 +30,7 @@ class Submitters:
         self._findings = findings
         self.installation = ""
         self._ownership: Ownership | None = None
-        self._numbers: dict[SubmittedBy | None, int] = {None: NOBODY}
+        self._numbers: dict[SubmittedBy | None, int] = {None: NO_CLIENT}
         self._known: list[SubmittedBy | None] = [None]
 
     def feed(self, partition: int, records: list[Record]) -> None:

@@ -44,7 +44,8 @@ def terms_of(**fields: str) -> str:
 def client_of(night: Night) -> str:
     """Return for whom a record of ledger.postings counts: `client:`, and `:house` after it with that scope.
 
-    It is without a name where it counts for nobody. Operators' commands, which have no raw record, are the operator's.
+    It is without a name where it counts for no client. Operators' commands, which have no raw record, are the
+    operator's.
     """
     counted = f"origin_topic = 'payments.raw' and {counts(night, 'origin_partition', 'origin_offset')}"
     said = f"if({counted}, submitted_by, '{OPERATORS}')"

@@ -141,7 +141,7 @@ def without(topic: str, value: bytes | None) -> bytes | None:
 
 
 @pytest.mark.parametrize("header", [b"", b"acme", b"acme:xyz", b"acme:0123456789abcdef:house:", b"\xff:"])
-def test_a_malformed_header_is_nobody(header: bytes) -> None:
+def test_a_malformed_header_names_no_client(header: bytes) -> None:
     world = Clean()
     with submitted(world, None):
         trail = world.decline("w", ALICE, BOB, because="not_authorised")
@@ -155,5 +155,5 @@ def test_the_first_record_of_ownership_counts() -> None:
     world = Clean()
     later = encode_ownership(Ownership((10**6,) * 6, 1))
     world.append(catalogue.INSTALLATION, 0, later, OWNERSHIP_KEY)
-    owners.debited_by_nobody(world)
+    owners.debited_by_no_client(world)
     assert Kind.UNAUTHORISED in world.audit().kinds
