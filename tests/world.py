@@ -84,6 +84,7 @@ class World:
     Attributes:
         by: who submits the payments that follow; None is a raw record without the header.
         raw_from: from which offset of payments.raw on that counts, on every partition; None never.
+        debits: debit postings of payments by debtor and payment_id, as reversals take them back.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class World:
         self.removed: dict[Coordinates, Record] = {}
         self.sinks: dict[str, list[str]] | None = None
         self._next: dict[tuple[str, int], int] = defaultdict(int)
-        self._debits: dict[tuple[str, str], Posting] = {}
+        self.debits: dict[tuple[str, str], Posting] = {}
         self.now_ms = AT_MS  # timestamp of the records that follow
         self._reference: dict[tuple[str, str], tuple[Fee | Rate | None, str | None]] = {}
         if raw_from is not None:
@@ -262,7 +263,7 @@ class World:
             notified_by=by_none(debtor),
             submitted_by=self.counts_for(raw),
         )
-        self._debits[debtor, payment_id] = posting
+        self.debits[debtor, payment_id] = posting
         debit = self._post(posting, raw, ordered)
         leg = CreditLeg(payment_id, debtor, creditor, credit_minor, credit_currency, DATE)
         sent, credit = self._credit(leg, raw, ordered, f"suspense@{q}" if to_suspense else creditor)
@@ -366,7 +367,7 @@ class World:
         p = self.home(debtor)
         event = TransferReversal(payment_id, debtor, reverses, DATE, submitted_by=self.by)
         ordered = self._transfer(encode_transfer(event), p, origin=raw, source=accepted)
-        original = self._debits[debtor, reverses]
+        original = self.debits[debtor, reverses]
         creditor = original.creditor
         entries = tuple(
             Entry(

@@ -125,6 +125,12 @@ def of_debit(one: Posting | Transfer, net: Net) -> int:
     return fingerprint(DEBIT, names, one.rate, frozenset((key, 2 * amount) for key, amount in net.items()))
 
 
+def of_reversing(one: Posting | TransferReversal) -> int:
+    """Return the fingerprint of what a reversal's debit posting has of its order; a reversal has no price."""
+    price = (one.fee_minor, one.rate) if isinstance(one, Posting) else (0, None)
+    return fingerprint(DEBIT, one.payment_id, one.debtor, one.reverses, one.value_date, one.reference, price)
+
+
 def of_credit_leg(leg: CreditLeg) -> int:
     """Return the fingerprint of a credit leg in flight."""
     return _of_leg(leg, leg.amount_minor, leg.currency)

@@ -14,6 +14,7 @@ from deploy.checkers.fingerprints import (
     of_leg_sent,
     of_reported_decline,
     of_reported_posting,
+    of_reversing,
     opposites,
 )
 from deploy.checkers.intake import ACCEPTED, RAW_PREFIX, Intake
@@ -210,6 +211,8 @@ class Postings:
         self._transfers.flags[source] = flags | DEBITED
         ordered = named(LEDGER_TRANSFERS, source)
         if flags & REVERSAL:
+            if self._transfers.prints[source] != of_reversing(posting):
+                self._findings.add(Kind.ALTERED_POSTING, where, f"reverses something else than {ordered} orders")
             self._check_reversal(posting, net, partition_of(source), where)
             return
         if not flags & TRANSFER or flags & TO_DECLINE or posting.reversal:
@@ -218,14 +221,14 @@ class Postings:
             self._findings.add(Kind.ALTERED_POSTING, where, f"books something else than {ordered} orders")
         known = identity(posting.debtor, posting.payment_id)
         if known in self._transfers.reversed:
-            self._transfers.reversed[known] = net
+            self._transfers.reversed[known] = net, posting.creditor
 
     def _check_reversal(self, posting: Posting, net: Net, partition: int, where: str) -> None:
         original = identity(posting.debtor, posting.reverses or "")
-        entries = self._transfers.reversed.get(original)
-        if not posting.reversal or entries is None:
+        kept = self._transfers.reversed.get(original)
+        if not posting.reversal or kept is None:
             self._findings.add(Kind.WRONG_REVERSAL, where, "no posting that it could reverse, or not again")
-        elif net not in opposites(entries, posting.debtor, partition):
+        elif net not in opposites(kept[0], posting.debtor, partition) or posting.creditor != kept[1]:
             self._findings.add(Kind.WRONG_REVERSAL, where, "not the opposite of what it reverses")
         else:
             self._transfers.reversed[original] = None

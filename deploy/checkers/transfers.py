@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 
 from deploy.checkers.fingerprints import (
+    Net,
     fingerprint,
     identity,
     of_account_event,
     of_credit_leg,
     of_expected_debit,
+    of_reversing,
     of_transfer,
 )
 from deploy.checkers.intake import RAW_PREFIX, TRANSFERRED, Intake
@@ -52,7 +54,8 @@ class Transfers:
 
     Attributes:
         partitions: of each topic.
-        reversed: identities that some reversal names. The postings' checker keeps their entries here, None till then.
+        reversed: identities that some reversal names. The postings' checker keeps their entries and creditor here, None
+            till then.
         reverses: by the place of a reversal, the identity that it names.
         commands: by place, in the order of each partition, the records that open or close accounts.
     """
@@ -78,7 +81,7 @@ class Transfers:
         self._costs = Cells("Q")  # of a transfer, amount and fee, and the number of their currency in the last 8 bits
         self.leg_at = Cells("q", NONE)  # by the place of a debit leg's record, the place of the credit leg that it sent
         self.leg_print = Cells("Q")  # what that credit leg says
-        self.reversed: dict[int, dict[tuple[str, str], int] | None] = {}
+        self.reversed: dict[int, tuple[Net, str] | None] = {}
         self.reverses: dict[int, int] = {}
         self.commands: dict[int, AccountOpened | AccountClosed] = {}
         self.records = 0
@@ -125,6 +128,7 @@ class Transfers:
             self._pricing.check(event, record.timestamp_ms, where)
         else:
             self.flags[at] = REVERSAL
+            self.prints[at] = of_reversing(event)
             self.reverses[at] = original = identity(event.debtor, event.reverses)
             self.reversed[original] = None
         self._made_from_accepted(event, record, at, where)

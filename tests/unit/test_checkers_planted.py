@@ -7,6 +7,7 @@ import pytest
 from deploy.checkers.verdict import BANK, INVARIANT_OF, Kind
 from shared.events import catalogue
 from tests import planted
+from tests import planted_fields as fields
 from tests import planted_links as links
 from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean
 from tests.unit.test_checkers_decisions import PLANTED as DECISIONS
@@ -99,6 +100,16 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (links.debit_of_a_leg, Kind.ALTERED_POSTING, lambda w: w.last.debit),
     (links.credit_of_a_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.credit),
     (links.debit_of_a_declined_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
+    (fields.reversal_of_another_payment, Kind.ALTERED_POSTING, lambda w: w.reversed.debit),
+    (fields.reversal_under_another_name, Kind.ALTERED_POSTING, lambda w: w.reversed.debit),
+    (fields.reversal_of_another_day, Kind.ALTERED_POSTING, lambda w: w.reversed.debit),
+    (fields.reversal_with_another_text, Kind.ALTERED_POSTING, lambda w: w.reversed.debit),
+    (fields.reversal_with_a_price, Kind.ALTERED_POSTING, lambda w: w.reversed.debit),
+    (
+        fields.reversal_at_the_cost_of_another_creditor,
+        Kind.WRONG_REVERSAL,
+        lambda w: end(w, catalogue.LEDGER_POSTINGS, HOME),
+    ),
 ]
 
 

@@ -1,0 +1,60 @@
+"""Errors in single fields of what the ledger wrote: entries, sums and links are right."""
+
+import msgspec
+
+from shared.events.headers import Coordinates
+from shared.events.postings import decode_ledger_event, encode_ledger_event
+from shared.events.transfers import decode_transfer, encode_transfer
+from tests.planted import AWAY, Clean
+from tests.planted_decisions import decline_reversal
+from tests.world import Trail
+
+
+def change_posted(world: Clean, at: Coordinates, **changes: object) -> None:
+    """Alter a posting or decline."""
+    event = decode_ledger_event(world.at(at).value or b"")
+    world.change(at, encode_ledger_event(msgspec.structs.replace(event, **changes)))
+
+
+def change_ordered(world: Clean, at: Coordinates, **changes: object) -> None:
+    """Alter a record of ledger.transfers."""
+    event = decode_transfer(world.at(at).value or b"")
+    world.change(at, encode_transfer(msgspec.structs.replace(event, **changes)))
+
+
+def change_legs(world: Clean, trail: Trail, **changes: object) -> None:
+    """Alter all that the ledger wrote of a payment."""
+    change_posted(world, trail.debit, **changes)
+    change_ordered(world, trail.leg, **changes)
+    change_posted(world, trail.credit, **changes)
+
+
+def reversal_of_another_payment(world: Clean) -> None:
+    """The order names p2, the posting takes p3 back. A later order, which was declined, names p3 as well."""
+    for at in (world.reversed.raw, world.reversed.accepted, world.reversed.transfer):
+        value = world.at(at).value or b""
+        world.change(at, value.replace(b'"reverses":"p3"', b'"reverses":"p2"'))
+    decline_reversal(world, "p3", "already_reversed")
+
+
+def reversal_under_another_name(world: Clean) -> None:
+    change_legs(world, world.reversed, payment_id="r9")
+
+
+def reversal_of_another_day(world: Clean) -> None:
+    change_legs(world, world.reversed, value_date="2030-01-01")
+
+
+def reversal_with_another_text(world: Clean) -> None:
+    change_posted(world, world.reversed.debit, reference="altered")
+
+
+def reversal_with_a_price(world: Clean) -> None:
+    change_posted(world, world.reversed.debit, fee_minor=30, rate="0.04")
+
+
+def reversal_at_the_cost_of_another_creditor(world: Clean) -> None:
+    """The debtor gets back the right amount, from an account that never received it."""
+    paid = world.alice, "p2"
+    world.debits[paid] = msgspec.structs.replace(world.debits[paid], creditor=f"cash@{AWAY}")
+    world.reverse("r2", *paid)
