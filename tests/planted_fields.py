@@ -58,3 +58,28 @@ def reversal_at_the_cost_of_another_creditor(world: Clean) -> None:
     paid = world.alice, "p2"
     world.debits[paid] = msgspec.structs.replace(world.debits[paid], creditor=f"cash@{AWAY}")
     world.reverse("r2", *paid)
+
+
+def fee_stated_wrongly(world: Clean) -> None:
+    """The entries charge the right fee."""
+    change_posted(world, world.paid.debit, fee_minor=29)
+
+
+def debit_that_reverses(world: Clean) -> None:
+    change_posted(world, world.paid.debit, reverses="p1")
+
+
+def credit_with_a_fee(world: Clean) -> None:
+    change_posted(world, world.paid.credit, fee_minor=30)
+
+
+def credit_with_a_rate(world: Clean) -> None:
+    change_posted(world, world.paid.credit, rate="0.04")
+
+
+def credit_with_a_text(world: Clean) -> None:
+    change_posted(world, world.paid.credit, reference="altered")
+
+
+def credit_that_reverses(world: Clean) -> None:
+    change_posted(world, world.paid.credit, reverses="p1")

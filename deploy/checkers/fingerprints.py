@@ -122,7 +122,8 @@ def of_expected_debit(transfer: Transfer, partition: int) -> int:
 def of_debit(one: Posting | Transfer, net: Net) -> int:
     """Return the fingerprint of a debit posting; equals `of_expected_debit` where nothing was altered."""
     names = one.payment_id, one.debtor, one.creditor, one.value_date, one.reference
-    return fingerprint(DEBIT, names, one.rate, frozenset((key, 2 * amount) for key, amount in net.items()))
+    price = one.fee_minor, one.rate
+    return fingerprint(DEBIT, names, price, frozenset((key, 2 * amount) for key, amount in net.items()))
 
 
 def of_reversing(one: Posting | TransferReversal) -> int:

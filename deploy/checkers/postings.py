@@ -215,7 +215,7 @@ class Postings:
                 self._findings.add(Kind.ALTERED_POSTING, where, f"reverses something else than {ordered} orders")
             self._check_reversal(posting, net, partition_of(source), where)
             return
-        if not flags & TRANSFER or flags & TO_DECLINE or posting.reversal:
+        if not flags & TRANSFER or flags & TO_DECLINE or posting.reversal or posting.reverses is not None:
             self._findings.add(Kind.ALTERED_POSTING, where, f"a debit that {ordered} does not order")
         elif self._transfers.prints[source] != of_debit(posting, net):
             self._findings.add(Kind.ALTERED_POSTING, where, f"books something else than {ordered} orders")
@@ -255,6 +255,8 @@ class Postings:
         ordered = named(LEDGER_TRANSFERS, source)
         if posting.submitted_by is not None:
             self._findings.add(Kind.ALTERED_POSTING, where, f"submitted by {shown(posting.submitted_by)}: no credit is")
+        if (posting.fee_minor, posting.rate, posting.reference, posting.reverses) != (0, None, "", None):
+            self._findings.add(Kind.ALTERED_POSTING, where, "a credit has no price, no text, and reverses nothing itself")
         if not self._transfers.flags[source] & LEG:
             self._findings.add(Kind.ALTERED_POSTING, where, f"a credit that {ordered} does not order")
         elif self._transfers.prints[source] != of_leg_posted(posting, net, partition_of(source)):
