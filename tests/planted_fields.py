@@ -2,12 +2,14 @@
 
 import msgspec
 
+from shared.events import catalogue
 from shared.events.headers import Coordinates
 from shared.events.postings import decode_ledger_event, encode_ledger_event
-from shared.events.transfers import decode_transfer, encode_transfer
-from tests.planted import AWAY, Clean
+from shared.events.transfers import AccountOpened, decode_transfer, encode_transfer
+from tests.planted import AWAY, HOME, Clean
 from tests.planted_decisions import decline_reversal
-from tests.world import Trail
+from tests.planted_owners import ACME, submitted
+from tests.world import Trail, end
 
 
 def change_posted(world: Clean, at: Coordinates, **changes: object) -> None:
@@ -83,3 +85,27 @@ def credit_with_a_text(world: Clean) -> None:
 
 def credit_that_reverses(world: Clean) -> None:
     change_posted(world, world.paid.credit, reverses="p1")
+
+
+def decline_of_another_day(world: Clean) -> None:
+    change_posted(world, world.declined.debit, value_date="2030-01-01")
+
+
+def payment_declined_as_a_reversal(world: Clean) -> None:
+    change_posted(world, world.declined.debit, reversal=True)
+
+
+def reversal_declined_as_a_payment(world: Clean) -> None:
+    decline_reversal(world, "p3", "already_reversed")
+    change_posted(world, end(world, catalogue.LEDGER_POSTINGS, HOME), reversal=False)
+
+
+def opening_declined_on_another_day(world: Clean) -> None:
+    with submitted(world, ACME):
+        _, at = world.decline_opening("o1", world.alice, "not_authorised")
+    change_posted(world, at, value_date="2030-01-01")
+
+
+def command_declined_on_a_day(world: Clean) -> None:
+    _, at = world.decline_command(AccountOpened(world.alice, 5, expected_version=9))
+    change_posted(world, at, value_date="2030-01-01")

@@ -124,6 +124,7 @@ class Postings:
             self._decline_of_payment(event, record, source, where)
         if source != NONE:
             self._transfers.check_submitted(event.submitted_by, source, where)
+            self._transfers.check_decline(event, source, where)
             self._cover.decline(event, record, source, where)
             self._subscribed.ask(event, event.debtor, source, record.timestamp_ms, where)
             self.reports[source] = of_reported_decline(event)

@@ -22,6 +22,7 @@ from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
 from shared.events.clients import SubmittedBy
 from shared.events.headers import ORIGIN, SOURCE, header
+from shared.events.postings import Decline
 from shared.events.reference import MINOR_DIGITS
 from shared.events.transfers import AccountClosed, AccountOpened, CreditLeg, Transfer, TransferReversal, decode_transfer
 
@@ -41,6 +42,10 @@ _ACCEPTED_PREFIX = f"{PAYMENTS_ACCEPTED}:".encode()
 _CURRENCIES = ("", *sorted(MINOR_DIGITS))
 _CURRENCY_NUMBERS = {currency: number for number, currency in enumerate(_CURRENCIES)}
 _COST_MAX = 2**54  # two amounts; a transfer that costs more is found by its price
+
+
+def _of_date(text: str) -> int:
+    return fingerprint(text) & 0xFFFFFFFF
 
 
 def _text(value: bytes | None) -> str:
@@ -78,6 +83,7 @@ class Transfers:
         self.origin = Cells("q", NONE)  # raw place; NONE for operators' commands
         self._submitted = Cells("I")  # number of the client for whom it counts
         self.prints = Cells("Q")  # of what its posting or decline must say; 0 where the record does not determine it
+        self._dates = Cells("I")  # of a payment, a reversal or an opening, 32 bits of its value date's fingerprint
         self._costs = Cells("Q")  # of a transfer, amount and fee, and the number of their currency in the last 8 bits
         self.leg_at = Cells("q", NONE)  # by the place of a debit leg's record, the place of the credit leg that it sent
         self.leg_print = Cells("Q")  # what that credit leg says
@@ -107,6 +113,8 @@ class Transfers:
         self.flags[at] = ACCOUNT
         self.prints[at] = of_account_event(event)
         self.commands[at] = event
+        if isinstance(event, AccountOpened):
+            self._dates[at] = _of_date(event.value_date)
         if header(record.headers, ORIGIN) is None:
             return
         if isinstance(event, AccountClosed):
@@ -116,6 +124,7 @@ class Transfers:
         self._made_from_accepted(event, record, at, where)
 
     def _transfer(self, event: Transfer | TransferReversal, record: Record, at: int, where: str) -> None:
+        self._dates[at] = _of_date(event.value_date)
         if isinstance(event, Transfer):
             cost_minor = min(max(event.amount_minor + event.fee_minor, 0), _COST_MAX)
             self._costs[at] = cost_minor << 8 | _CURRENCY_NUMBERS.get(event.currency, 0)
@@ -181,6 +190,15 @@ class Transfers:
         if by != right and (by is not None or self._submitters.counts_at(self.origin[source])):
             detail = f"submitted by {shown(by)}, and {named(LEDGER_TRANSFERS, source)} counts for {shown(right)}"
             self._findings.add(Kind.ALTERED_POSTING, where, detail)
+
+    def check_decline(self, decline: Decline, source: int, where: str) -> None:
+        """Check the day of a decline, and whether it is one of a reversal."""
+        flags = self.flags[source]
+        if flags & (TRANSFER | REVERSAL | ACCOUNT) and self._dates[source] != _of_date(decline.value_date):
+            detail = f"its value date {decline.value_date} is not that of {named(LEDGER_TRANSFERS, source)}"
+            self._findings.add(Kind.ALTERED_POSTING, where, detail)
+        if decline.reversal != bool(flags & REVERSAL):
+            self._findings.add(Kind.ALTERED_POSTING, where, f"its reversal is {decline.reversal}")
 
     def may_be_former(self, at: int) -> bool:
         """Whether a former ledger may have decided a record: its partition has payments that need no client."""

@@ -9,6 +9,7 @@ from shared.events import catalogue
 from tests import planted
 from tests import planted_fields as fields
 from tests import planted_links as links
+from tests import wrong_decisions
 from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean
 from tests.unit.test_checkers_decisions import PLANTED as DECISIONS
 from tests.unit.test_checkers_owners import PLANTED as OWNERS
@@ -100,6 +101,11 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (links.debit_of_a_leg, Kind.ALTERED_POSTING, lambda w: w.last.debit),
     (links.credit_of_a_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.credit),
     (links.debit_of_a_declined_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
+    (fields.decline_of_another_day, Kind.ALTERED_POSTING, lambda w: w.declined.debit),
+    (fields.payment_declined_as_a_reversal, Kind.ALTERED_POSTING, lambda w: w.declined.debit),
+    (fields.reversal_declined_as_a_payment, Kind.ALTERED_POSTING, wrong_decisions.posted),
+    (fields.opening_declined_on_another_day, Kind.ALTERED_POSTING, wrong_decisions.posted),
+    (fields.command_declined_on_a_day, Kind.ALTERED_POSTING, wrong_decisions.posted),
     (fields.fee_stated_wrongly, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
     (fields.debit_that_reverses, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
     (fields.credit_with_a_fee, Kind.ALTERED_POSTING, lambda w: w.paid.credit),
