@@ -4,6 +4,7 @@ import msgspec
 
 from shared.events import catalogue
 from shared.events.headers import Coordinates
+from shared.events.payments import Repeat, encode_repeat
 from shared.events.postings import Account, Entry, encode_account, encode_ledger_event
 from shared.events.transfers import Transfer, decode_transfer, encode_transfer
 from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean, posting_at, with_entries
@@ -130,3 +131,13 @@ def debit_of_a_declined_transfer(world: Clean) -> None:
     transfer = decode_transfer(world.at(world.paid.transfer).value or b"")
     assert isinstance(transfer, Transfer)
     world.change(world.paid.transfer, encode_transfer(msgspec.structs.replace(transfer, decline="no_rate")))
+
+
+def repeat_of_a_later_record(world: Clean) -> None:
+    """ingest dropped the first of two, and accepted the second."""
+    first, second = world.paid.raw, world.repeated[0]
+    world.change(world.paid.accepted, origin=second, source=second)
+    for at in (world.paid.transfer, world.paid.debit, world.paid.leg, world.paid.credit):
+        world.change(at, origin=second)
+    repeat = encode_repeat(Repeat("p2", ALICE, str(second)))
+    world.change(world.repeated[1], repeat, origin=first, source=first)

@@ -177,6 +177,8 @@ class Intake:
             return f"its first one, {repeat.first}, is another payment"
         if origin == NONE:
             return None
+        if partition_of(first) != partition_of(origin) or first >= origin:
+            return f"its first one, {repeat.first}, did not come before {named(PAYMENTS_RAW, origin)}"
         both = self.flags[first] & self.flags[origin] & VALID
         if both and self._prints[first] != self._prints[origin]:
             return f"{named(PAYMENTS_RAW, origin)} says something else than its first one, {repeat.first}"

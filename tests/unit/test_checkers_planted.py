@@ -101,6 +101,7 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (links.debit_of_a_leg, Kind.ALTERED_POSTING, lambda w: w.last.debit),
     (links.credit_of_a_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.credit),
     (links.debit_of_a_declined_transfer, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
+    (links.repeat_of_a_later_record, Kind.WRONG_FIRST, lambda w: w.repeated[1]),
     (fields.decline_of_another_day, Kind.ALTERED_POSTING, lambda w: w.declined.debit),
     (fields.payment_declined_as_a_reversal, Kind.ALTERED_POSTING, lambda w: w.declined.debit),
     (fields.reversal_declined_as_a_payment, Kind.ALTERED_POSTING, wrong_decisions.posted),
