@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import msgspec
 
 from shared.events import catalogue
-from shared.events.clients import OPERATOR, SubmittedBy
-from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
+from shared.events.clients import OPERATOR, SubmittedBy, encode_submitted_by
+from shared.events.headers import ORIGIN, SOURCE, SUBMITTED_BY, Coordinates, header
 from shared.events.postings import Decline, decode_ledger_event, decode_terms, encode_ledger_event, encode_terms
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
 from tests.planted import HOME, Clean
@@ -237,3 +237,12 @@ def account_not_listed(world: Clean) -> None:
 def last_listed(world: Clean) -> Coordinates:
     """The last record of ledger.accounts at HOME."""
     return Coordinates(catalogue.LEDGER_ACCOUNTS, HOME, world.logs[catalogue.LEDGER_ACCOUNTS, HOME][-1].offset)
+
+
+def client_altered_on_a_dead_letter(world: Clean) -> None:
+    """Sent again, it would count for a client who never sent it."""
+    record = world.remove(world.refused[1])
+    headers = {**dict(record.headers), SUBMITTED_BY: encode_submitted_by(HOUSE)}
+    log = world.logs[record.topic, record.partition]
+    log.append(record._replace(headers=tuple(headers.items())))
+    log.sort(key=lambda one: one.offset)

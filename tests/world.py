@@ -16,7 +16,7 @@ from shared.eos.records import Record
 from shared.events import catalogue, partitions
 from shared.events.clients import OPERATOR, OWNER_UNNAMED, SubmittedBy, encode_submitted_by
 from shared.events.dead_letters import Reason
-from shared.events.headers import REASON, SUBMITTED_BY, Coordinates, Headers
+from shared.events.headers import REASON, SUBMITTED_BY, Coordinates, Headers, header
 from shared.events.installation import OWNERSHIP_KEY, Ownership, encode_ownership
 from shared.events.payments import (
     SCHEMA_VERSION,
@@ -413,6 +413,9 @@ class World:
         """Write the dead letter of a raw record."""
         at = self.outcome(catalogue.PAYMENTS_DEAD_LETTER, raw, self.at(raw).value or b"")
         self.add_header(at, REASON, reason)
+        submitted_by = header(self.at(raw).headers, SUBMITTED_BY)
+        if submitted_by is not None:
+            self.add_header(at, SUBMITTED_BY, submitted_by.decode())
         return at
 
     def add_header(self, where: Coordinates, name: str, value: str) -> None:

@@ -38,7 +38,7 @@ from shared.events.catalogue import (
     PAYMENTS_RAW,
     TRANSFORM_PROGRESS,
 )
-from shared.events.clients import decode_submitted_by
+from shared.events.clients import SubmittedBy, decode_submitted_by
 from shared.events.codec import decoder
 from shared.events.headers import ORIGIN, SOURCE, SUBMITTED_BY, header
 from shared.events.payments import (
@@ -131,7 +131,7 @@ class Intake:
                 self._findings.add(
                     Kind.ALTERED_OUTCOME, where, f"differs from {named(PAYMENTS_RAW, origin)}, its raw record"
                 )
-            self._check_submitted(instruction, origin, where)
+            self._check_submitted(instruction.submitted_by, origin, where)
 
     def _differs(self, accepted: Accepted, origin: int) -> bool:
         """Whether an accepted record says otherwise than its raw record, where that can be compared."""
@@ -142,9 +142,9 @@ class Intake:
             return False
         return _day(accepted.received_at_ms) != self._days[origin]
 
-    def _check_submitted(self, accepted: Accepted, origin: int, where: str) -> None:
-        """Check that it names who submitted it; one that does not need a client may name none."""
-        by, right = accepted.submitted_by, self._submitters.numbered(self._submitted[origin])
+    def _check_submitted(self, by: SubmittedBy | None, origin: int, where: str) -> None:
+        """Check that an outcome names who submitted it; one that does not need a client may name none."""
+        right = self._submitters.numbered(self._submitted[origin])
         if by != right and (by is not None or self._submitters.counts_at(origin)):
             detail = f"submitted by {shown(by)}, and {named(PAYMENTS_RAW, origin)} by {shown(right)}"
             self._findings.add(Kind.ALTERED_OUTCOME, where, detail)
@@ -195,6 +195,8 @@ class Intake:
             said = _print(judged, record.value or b"")
             if said != self._prints[origin]:
                 self._findings.add(Kind.ALTERED_OUTCOME, where, f"is not what {named(PAYMENTS_RAW, origin)} holds")
+            # Sent again, it counts for this client
+            self._check_submitted(decode_submitted_by(header(record.headers, SUBMITTED_BY)), origin, where)
             self._refusals.check(record, judged, origin, said, where)
 
     def _origin(self, record: Record, where: str) -> int:

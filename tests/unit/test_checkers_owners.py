@@ -20,6 +20,7 @@ Where = Callable[[Clean], object]
 
 PLANTED: list[tuple[Callable[[Clean], None], Kind, Where]] = [
     (owners.client_altered_on_acceptance, Kind.ALTERED_OUTCOME, lambda w: w.paid.accepted),
+    (owners.client_altered_on_a_dead_letter, Kind.ALTERED_OUTCOME, lambda w: w.refused[1]),
     (owners.client_altered_by_transform, Kind.ALTERED_TRANSFER, lambda w: w.paid.transfer),
     (owners.client_altered_by_the_ledger, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
     (owners.client_dropped_by_the_ledger, Kind.ALTERED_POSTING, lambda w: w.paid.debit),
