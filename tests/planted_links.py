@@ -60,6 +60,13 @@ def state_on_another_partition(world: Clean) -> None:
     world.log_account("bob", HOME)
 
 
+def state_on_a_partition_that_is_read_first(world: Clean) -> None:
+    """The right state follows, with the same account as its key."""
+    world.log_account(ALICE, ELSEWHERE)
+    topic = catalogue.LEDGER_BALANCES
+    world.logs[topic, HOME] = world.logs.pop((topic, HOME))
+
+
 def entry_of_no_partition(world: Clean) -> None:
     event = posting_at(world, world.paid.credit)
     world.change(world.paid.credit, with_entries(event, event.entries[0], Entry("cash@9", "CZK", 2500)))

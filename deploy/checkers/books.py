@@ -58,6 +58,9 @@ class Books:
                 self._findings.add(Kind.UNREADABLE, named(LEDGER_BALANCES, at), f"unknown key {key[:32]!r}")
 
     def _feed_account(self, account: str, value: bytes | None, at: int) -> None:
+        known = self._changelog.get(account)
+        if known is not None and partition_of(known[1]) != partition_of(at):
+            self._check_home(account, known[1])  # the later one may be right, and takes its place
         if value is None:
             self._changelog.pop(account, None)
         else:
@@ -181,7 +184,7 @@ class Books:
             for currency, amount_minor in state.balances.items():
                 balances[currency][account] = amount_minor
             self._compare_terms(account, state, where)
-            self._check_home(account, at, where)
+            self._check_home(account, at)
         for currency, account in self._keys(balances):
             logged = balances.get(currency, {}).get(account, 0)
             folded = self._folded.get(currency, {}).get(account, 0)
@@ -202,10 +205,10 @@ class Books:
                 if account not in self._folded.get(currency, {}):
                     yield currency, account
 
-    def _check_home(self, account: str, at: int, where: str) -> None:
+    def _check_home(self, account: str, at: int) -> None:
         right = home(account, self._partitions)
         if right != partition_of(at):
-            self._findings.add(Kind.BALANCE_DIFFERS, where, f"{account} lives on partition {right}")
+            self._findings.add(Kind.BALANCE_DIFFERS, named(LEDGER_BALANCES, at), f"{account} lives on partition {right}")
 
     def _compare_terms(self, account: str, state: Account, where: str) -> None:
         found, terms = Terms(state.overdraft_minor, state.closed, state.owner, state.version), self._terms_of(account)

@@ -84,6 +84,11 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (links.unknown_leg, Kind.UNREADABLE, lambda w: w.paid.debit),
     (links.state_of_no_partition, Kind.BALANCE_DIFFERS, lambda w: end(w, catalogue.LEDGER_BALANCES, HOME)),
     (links.state_on_another_partition, Kind.BALANCE_DIFFERS, lambda w: end(w, catalogue.LEDGER_BALANCES, HOME)),
+    (
+        links.state_on_a_partition_that_is_read_first,
+        Kind.BALANCE_DIFFERS,
+        lambda w: end(w, catalogue.LEDGER_BALANCES, ELSEWHERE),
+    ),
     (links.entry_of_no_partition, Kind.FOREIGN_ACCOUNT, lambda w: w.paid.credit),
     (links.dead_letter_elsewhere, Kind.WRONG_PARTITION, lambda w: end(w, catalogue.PAYMENTS_DEAD_LETTER, 3)),
     (links.accepted_elsewhere, Kind.WRONG_PARTITION, lambda w: end(w, catalogue.PAYMENTS_ACCEPTED, ELSEWHERE)),
