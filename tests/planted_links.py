@@ -96,6 +96,16 @@ def transfer_of_another_origin(world: Clean) -> None:
     world.change(world.paid.transfer, origin=world.first.raw)
 
 
+def transfer_of_an_impossible_origin(world: Clean) -> None:
+    world.change(world.paid.transfer, origin=world.paid.raw._replace(offset=2**64))
+
+
+def posting_of_an_endless_origin(world: Clean) -> None:
+    record = world.remove(world.paid.debit)
+    headers = {**dict(record.headers), "origin": b"payments.raw:0:" + b"9" * 5000}
+    world.logs[record.topic, record.partition].append(record._replace(headers=tuple(headers.items())))
+
+
 def leg_of_another_origin(world: Clean) -> None:
     world.change(world.paid.leg, origin=world.first.raw)
 

@@ -24,6 +24,8 @@ T = TypeVar("T")
 _GROWTH_MIN = 4096
 _PARTITION_BITS = (PARTITIONS_MAX - 1).bit_length()
 _PARTITION_MASK = (1 << _PARTITION_BITS) - 1
+_OFFSETS_MAX = 1 << (63 - _PARTITION_BITS)  # places fit into signed 64 bits
+_DIGITS_MAX = 40  # more than such coordinates have
 
 
 def place(partition: int, offset: int) -> int:
@@ -52,7 +54,9 @@ def parse_place(value: bytes | None, topic: bytes) -> int:
     if value is None or not value.startswith(topic):
         return NONE
     partition, _, offset = value[len(topic) :].partition(b":")
-    if not (partition.isdigit() and offset.isdigit() and int(partition) < PARTITIONS_MAX):
+    if not (partition.isdigit() and offset.isdigit()) or len(partition) + len(offset) > _DIGITS_MAX:
+        return NONE
+    if int(partition) >= PARTITIONS_MAX or int(offset) >= _OFFSETS_MAX:
         return NONE
     return place(int(partition), int(offset))
 

@@ -96,6 +96,8 @@ PLANTED: list[tuple[Callable[[Clean], None], Kind, Callable[[Clean], object]]] =
     (links.outcome_of_two, Kind.ORIGIN_MISMATCH, lambda w: w.paid.accepted),
     (links.account_event_of_a_payment, Kind.ORIGIN_MISMATCH, lambda w: w.opened[1]),
     (links.transfer_of_another_origin, Kind.ORIGIN_MISMATCH, lambda w: w.paid.transfer),
+    (links.transfer_of_an_impossible_origin, Kind.ORIGIN_MISMATCH, lambda w: w.paid.transfer),
+    (links.posting_of_an_endless_origin, Kind.ORIGIN_MISMATCH, lambda w: w.paid.debit),
     (links.leg_of_another_origin, Kind.ORIGIN_MISMATCH, lambda w: w.paid.leg),
     (links.leg_of_no_transfer, Kind.SOURCE_MISSING, lambda w: w.paid.leg),
     (links.leg_of_a_far_offset, Kind.SOURCE_MISSING, lambda w: w.paid.leg),
