@@ -246,3 +246,16 @@ def client_altered_on_a_dead_letter(world: Clean) -> None:
     log = world.logs[record.topic, record.partition]
     log.append(record._replace(headers=tuple(headers.items())))
     log.sort(key=lambda one: one.offset)
+
+
+def opened_without_a_version(world: Clean) -> None:
+    """As former versions wrote account events, of operators' commands only."""
+    account = world.client("owned", HOME)
+    with submitted(world, ACME):
+        _, at = world.open(world.named("w"), account)
+    change_event(world, at, version=0)
+    for topic, key in ((catalogue.LEDGER_BALANCES, f"account/{account}"), (catalogue.LEDGER_ACCOUNTS, account)):
+        log = world.logs[topic, HOME]
+        log[:] = [one for one in log if one.key != key.encode()]
+    world.terms[account] = msgspec.structs.replace(world.terms[account], version=0)
+    world.log_account(account, HOME)

@@ -201,8 +201,11 @@ class Transfers:
             self._findings.add(Kind.ALTERED_POSTING, where, f"its reversal is {decline.reversal}")
 
     def may_be_former(self, at: int) -> bool:
-        """Whether a former ledger may have decided a record: its partition has payments that need no client."""
-        return self._submitters.counts_from(partition_of(at)) > 0
+        """Whether a former ledger may have decided a command: its partition has payments that need no client.
+
+        No former ledger decided on openings of payments.raw.
+        """
+        return not self.flags[at] & OPENING and self._submitters.counts_from(partition_of(at)) > 0
 
     def cost(self, at: int) -> tuple[int, str]:
         """Return what a transfer takes from its debtor, in minor units, and the currency."""

@@ -121,6 +121,12 @@ def test_records_of_former_versions_do_not_pass_above_the_offsets_of_ownership()
     assert {Kind.UNAUTHORISED, Kind.WRONG_ACCOUNT_EVENT} <= world.audit().kinds.keys()
 
 
+def test_a_former_version_opened_no_account_by_a_payment() -> None:
+    world = Clean(raw_from=1)
+    owners.opened_without_a_version(world)
+    assert (Kind.WRONG_ACCOUNT_EVENT.value, str(wrong_decisions.posted(world))) in found(world.audit())
+
+
 def former() -> Clean:
     """A system of a former version, without clients, owners and versions."""
     world = Clean(raw_from=10**6, by=None)
