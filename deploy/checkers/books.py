@@ -208,7 +208,9 @@ class Books:
     def _check_home(self, account: str, at: int) -> None:
         right = home(account, self._partitions)
         if right != partition_of(at):
-            self._findings.add(Kind.BALANCE_DIFFERS, named(LEDGER_BALANCES, at), f"{account} lives on partition {right}")
+            self._findings.add(
+                Kind.BALANCE_DIFFERS, named(LEDGER_BALANCES, at), f"{account} lives on partition {right}"
+            )
 
     def _compare_terms(self, account: str, state: Account, where: str) -> None:
         found, terms = Terms(state.overdraft_minor, state.closed, state.owner, state.version), self._terms_of(account)

@@ -257,7 +257,9 @@ class Postings:
         if posting.submitted_by is not None:
             self._findings.add(Kind.ALTERED_POSTING, where, f"submitted by {shown(posting.submitted_by)}: no credit is")
         if (posting.fee_minor, posting.rate, posting.reference, posting.reverses) != (0, None, "", None):
-            self._findings.add(Kind.ALTERED_POSTING, where, "a credit has no price, no text, and reverses nothing itself")
+            self._findings.add(
+                Kind.ALTERED_POSTING, where, "a credit has no price, no text, and reverses nothing itself"
+            )
         if not self._transfers.flags[source] & LEG:
             self._findings.add(Kind.ALTERED_POSTING, where, f"a credit that {ordered} does not order")
         elif self._transfers.prints[source] != of_leg_posted(posting, net, partition_of(source)):

@@ -6,10 +6,9 @@ import pytest
 
 from deploy.checkers.verdict import BANK, INVARIANT_OF, Kind
 from shared.events import catalogue
-from tests import planted
+from tests import planted, wrong_decisions
 from tests import planted_fields as fields
 from tests import planted_links as links
-from tests import wrong_decisions
 from tests.planted import ALICE, AWAY, ELSEWHERE, HOME, Clean
 from tests.unit.test_checkers_decisions import PLANTED as DECISIONS
 from tests.unit.test_checkers_owners import PLANTED as OWNERS
