@@ -4,7 +4,8 @@ A partition's postings are in the order in which the ledger decided them, and th
 that it was decided on. `books` has that fold, with the posting itself.
 
 A repair writes a missing posting behind those that were decided after it. Until then the fold lacks what the ledger
-knew, so the decisions in between are left open.
+knew of its accounts, so what was decided on these in between is left open. So is a repaired debit or account event that
+the fold does not lead to.
 
 A reversal is decided on the payments that the ledger remembers, and how many these are is a setting. So a payment that
 was booked more than `reversal_window` bookings ago may have been forgotten or not: either decision is accepted.
@@ -28,15 +29,28 @@ from shared.events.transfers import AccountClosed, AccountOpened, DeclineReason
 REVERSAL_WINDOW: Final = 20_000
 
 
+_OF_TERMS: Final = frozenset({Kind.UNAUTHORISED, Kind.WRONG_RECEIVER})
+"""Faults that only terms decide, whatever was booked."""
+
+
 class _Fault(NamedTuple):
     """A decision that the fold does not lead to."""
 
     kind: Kind
     partition: int
+    account: str  # that it was taken on; empty where all bookings of the partition count
     source: int  # offset in ledger.transfers of what it was made from
     offset: int
     where: str
     detail: str
+
+
+class _Repaired(NamedTuple):
+    """A posting or account event that a repair wrote."""
+
+    source: int  # as in a fault
+    offset: int
+    gives_terms: bool
 
 
 class Cover:
@@ -56,47 +70,52 @@ class Cover:
         # was booked since
         self._originals: dict[int, tuple[int, bool]] = {}
         self._faults: list[_Fault] = []
-        self._repaired: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # offsets of source and posting
+        self._repaired: defaultdict[tuple[int, str], list[_Repaired]] = defaultdict(list)  # by partition and account
         self.open = 0
 
-    def _add(self, kind: Kind, record: Record, source: int, where: str, detail: str) -> None:
-        self._faults.append(_Fault(kind, record.partition, offset_of(source), record.offset, where, detail))
+    def _add(self, kind: Kind, record: Record, account: str, source: int, where: str, detail: str) -> None:
+        self._faults.append(_Fault(kind, record.partition, account, offset_of(source), record.offset, where, detail))
 
-    def _is_repaired(self, record: Record, source: int) -> bool:
-        repaired = header(record.headers, REPAIR) is not None
-        if repaired:
-            self._repaired[record.partition].append((offset_of(source), record.offset))
-        return repaired
+    def _leave_open(self, *_: object) -> None:
+        self.open += 1
+
+    def _is_repaired(self, event: Posting | AccountOpened | AccountClosed, record: Record, source: int) -> bool:
+        if header(record.headers, REPAIR) is None:
+            return False
+        posting = isinstance(event, Posting)
+        accounts = {entry.account for entry in event.entries} if isinstance(event, Posting) else {event.account}
+        for account in ("", *accounts):
+            late = _Repaired(offset_of(source), record.offset, not posting)
+            self._repaired[record.partition, account].append(late)
+        return True
 
     def finish(self) -> None:
         """Report what was found, without the decisions that a repair came too late for."""
         for fault in self._faults:
-            late = self._repaired.get(fault.partition, ())
-            if any(source < fault.source and fault.offset < offset for source, offset in late):
+            if any(_explains(late, fault) for late in self._repaired.get((fault.partition, fault.account), ())):
                 self.open += 1
             else:
                 self._findings.add(fault.kind, fault.where, fault.detail)
 
     def account_event(self, event: AccountOpened | AccountClosed, record: Record, source: int, where: str) -> None:
         """Judge an account event, by the terms before it."""
-        if self._is_repaired(record, source):
-            return
+        add = self._leave_open if self._is_repaired(event, record, source) else self._add
         account, terms = event.account, self._books.terms(event.account)
         right = version_after(terms, event)
         former = event.version == 0 and (terms is None or not terms.version) and self._transfers.may_be_former(source)
         if event.version != right and not former:
             detail = f"it gives {account} version {event.version}, and {right} is the next"
-            self._add(Kind.WRONG_ACCOUNT_EVENT, record, source, where, detail)
+            add(Kind.WRONG_ACCOUNT_EVENT, record, account, source, where, detail)
         if not isinstance(event, AccountOpened):
             return
         reason = self._reason_of_opening(event, source)
         if reason == DeclineReason.NOT_AUTHORISED:
             by, owner = self._transfers.submitted_by(source), self._books.owner(account)
             detail = f"{shown(by)} gave {account} of {owner} to {event.owner}, with overdraft {event.overdraft_minor}"
-            self._add(Kind.UNAUTHORISED, record, source, where, detail)
+            add(Kind.UNAUTHORISED, record, account, source, where, detail)
         elif reason is not None:
             detail = f"it expects version {event.expected_version} of {account}, which has another one"
-            self._add(Kind.WRONG_ACCOUNT_EVENT, record, source, where, detail)
+            add(Kind.WRONG_ACCOUNT_EVENT, record, account, source, where, detail)
 
     def _reason_of_opening(self, event: AccountOpened, source: int) -> str | None:
         """Return why an opening has to be declined; operators' commands need no client."""
@@ -108,13 +127,13 @@ class Cover:
 
     def debit(self, posting: Posting, record: Record, source: int, where: str) -> None:
         """Judge a debit leg; a repair books one whose credit leg exists, whatever the cover is."""
-        repaired = self._is_repaired(record, source)
+        add = self._leave_open if self._is_repaired(posting, record, source) else self._add
         flags, debtor = self._transfers.flags[source], posting.debtor
-        if flags & (TRANSFER | REVERSAL) and not repaired and not self._may_debit(debtor, source):
+        if flags & (TRANSFER | REVERSAL) and not self._may_debit(debtor, source):
             by, owner = self._transfers.submitted_by(source), self._books.owner(debtor)
             needed = "needs the scope house" if "@" in debtor else f"belongs to {owner}"
             detail = f"submitted by {shown(by)}; {debtor} {needed}"
-            self._add(Kind.UNAUTHORISED, record, source, where, detail)
+            add(Kind.UNAUTHORISED, record, debtor, source, where, detail)
         if flags & REVERSAL:
             original = identity(debtor, posting.reverses or "")
             if original in self._originals:
@@ -124,16 +143,16 @@ class Cover:
         if not flags & TRANSFER:
             return
         self._book(source, identity(debtor, posting.payment_id))
-        if repaired or flags & TO_DECLINE:
+        if flags & TO_DECLINE:
             return
         limit_minor = self._books.overdraft_minor(debtor)
         _, currency = self._transfers.cost(source)
         if self._books.is_closed(debtor):
-            self._add(Kind.WRONG_DEBIT, record, source, where, f"{debtor} was closed")
+            add(Kind.WRONG_DEBIT, record, debtor, source, where, f"{debtor} was closed")
         elif limit_minor is not None and self._books.balance_minor(debtor, currency) < -limit_minor:
             balance_minor = self._books.balance_minor(debtor, currency)
             detail = f"it leaves {debtor} at {balance_minor} {currency} minor units, and {-limit_minor} is the limit"
-            self._add(Kind.WRONG_DEBIT, record, source, where, detail)
+            add(Kind.WRONG_DEBIT, record, debtor, source, where, detail)
 
     def _book(self, source: int, payment: int) -> None:
         partition = partition_of(source)
@@ -143,7 +162,7 @@ class Cover:
 
     def credit(self, posting: Posting, record: Record, source: int, where: str) -> None:
         """Judge a credit leg, which never fails."""
-        self._is_repaired(record, source)
+        self._is_repaired(posting, record, source)
         self._check_receiver(posting, posting.creditor, record, source, where)
 
     def _check_receiver(self, posting: Posting, account: str, record: Record, source: int, where: str) -> None:
@@ -151,10 +170,9 @@ class Cover:
         suspended = any(entry.account.startswith(f"{SUSPENSE}@") for entry in posting.entries)
         if suspended != closed:
             right = f"{account} was closed: suspense" if closed else f"{account} was open: the account"
-            self._add(Kind.WRONG_RECEIVER, record, source, where, f"{right} takes the money")
+            self._add(Kind.WRONG_RECEIVER, record, account, source, where, f"{right} takes the money")
 
     def decline(self, event: Decline, record: Record, source: int, where: str) -> None:
-        self._is_repaired(record, source)
         flags = self._transfers.flags[source]
         authorised = not flags & (TRANSFER | REVERSAL) or self._may_debit(event.debtor, source)
         if authorised and flags & TO_DECLINE:
@@ -175,7 +193,9 @@ class Cover:
         if event.reason not in expected:
             right = " or ".join(sorted(reason or "none" for reason in expected))
             detail = f"declined for {event.reason}; the reason to decline it: {right}"
-            self._add(Kind.WRONG_DECLINE, record, source, where, detail)
+            # Which originals the ledger remembers follows from all bookings of its partition
+            account = "" if authorised and flags & REVERSAL else event.debtor
+            self._add(Kind.WRONG_DECLINE, record, account, source, where, detail)
 
     def _reason(self, debtor: str, source: int) -> str | None:
         if self._books.is_closed(debtor):
@@ -195,3 +215,9 @@ class Cover:
         if number < self._booked[partition_of(source)] - self._reversal_window:
             reasons.add(DeclineReason.ORIGINAL_NOT_FOUND)
         return reasons
+
+
+def _explains(late: _Repaired, fault: _Fault) -> bool:
+    """Whether the ledger may have known what a repair wrote after the decision."""
+    before = late.source < fault.source and fault.offset < late.offset
+    return before and (late.gives_terms or fault.kind not in _OF_TERMS)

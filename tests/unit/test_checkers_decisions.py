@@ -15,6 +15,7 @@ from shared.events.reference import Fee, encode_reference
 from shared.events.transfers import AccountOpened, PricedBy, decode_transfer
 from tests import planted_decisions as wrong
 from tests import planted_links as links
+from tests import planted_owners as owners
 from tests import wrong_decisions
 from tests.harness import ROOT
 from tests.planted import ALICE, BOB, ELSEWHERE, HOME, Clean, posting_at
@@ -152,13 +153,59 @@ def test_decisions_before_a_repair_came_are_left_open() -> None:
     world.pay("w", BOB, ALICE, 7500 + 500)
     world.expect(BOB, 0)
     assert world.audit().violations == []
-    late = world.remove(credited.credit)
+    world.remove(credited.credit)
     assert Kind.WRONG_DEBIT in world.audit().kinds
-    again = world.append(late.topic, late.partition, late.value)
-    repaired = (*late.headers, (REPAIR, b"repair-1:0"))
-    world.logs[late.topic, late.partition][-1] = late._replace(offset=again.offset, headers=repaired)
+    repair(world, credited.credit)
     verdict = world.audit()
     assert (verdict.violations, verdict.decisions_open) == ([], 1)
+
+
+def repair(world: Clean, removed: Coordinates) -> None:
+    """Write a removed record again as `once repair` does."""
+    world.add_header(world.restore(removed), REPAIR, "repair-1:0")
+
+
+def test_a_repair_does_not_explain_decisions_on_other_accounts() -> None:
+    """On the same partition, a posting of other accounts came late, and a decline, which changes no account."""
+    for late in ("debit", "decline"):
+        world = Clean()
+        cash, poor = f"cash@{HOME}", world.client("poor", HOME)
+        trail = world.pay("c", cash, ALICE, 5) if late == "debit" else world.decline("c", poor, BOB)
+        owners.debited_by_another_client(world)
+        spent = owners.own(world, "spent")
+        with owners.submitted(world, owners.ACME):
+            world.pay("v", spent, BOB, 10_001)
+        world.remove(trail.debit)
+        repair(world, trail.debit)
+        world.expect(BOB, world.balances[BOB]["CZK"])
+        verdict = world.audit()
+        assert (verdict.kinds, verdict.decisions_open) == ({Kind.WRONG_DEBIT: 1, Kind.UNAUTHORISED: 1}, 0), late
+
+
+def test_a_payment_that_was_repaired_explains_no_debit_by_a_stranger() -> None:
+    """It covers debits of its creditor. Whose account it is, only account events say."""
+    world = Clean()
+    account = owners.own(world)
+    credited = world.pay("c", ALICE, account, 500)
+    with owners.submitted(world, owners.OTHER):
+        world.pay("w", account, BOB, 1)
+    world.remove(credited.credit)
+    repair(world, credited.credit)
+    world.expect(BOB, 7500 + 1)
+    assert world.audit().kinds == {Kind.UNAUTHORISED: 1}
+
+
+def test_a_repaired_debit_that_the_fold_does_not_lead_to_is_left_open() -> None:
+    """Its credit leg shows that it was booked. Cover and owner may have been others then."""
+    world = Clean()
+    account = owners.own(world)
+    with owners.submitted(world, owners.OTHER):
+        trail = world.pay("w", account, BOB, 10_001)
+    world.remove(trail.debit)
+    repair(world, trail.debit)
+    world.expect(BOB, 7500 + 10_001)
+    verdict = world.audit()
+    assert (verdict.violations, verdict.decisions_open) == ([], 2)
 
 
 def test_a_debit_at_its_limit_passes() -> None:
