@@ -23,7 +23,7 @@ from shared.events.headers import SUBMITTED_BY, Coordinates, Headers
 from shared.events.postings import AccountTerms
 from shared.http.hosts import Hosts
 from shared.http.keys import Keys
-from shared.http.serving import SERVER_LOG
+from shared.http.serving import runner_of
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata
 from shared.kafka.lineage import outcome
@@ -184,14 +184,7 @@ async def gateway(
         batch_bytes_max=BATCH_BYTES_MAX,
         partitions=PARTITIONS,
     )
-    runner = web.AppRunner(
-        made.app(),
-        access_log=None,
-        auto_decompress=False,
-        keepalive_timeout=idle_timeout_s,
-        logger=SERVER_LOG,
-        shutdown_timeout=1,
-    )
+    runner = runner_of(made.app(), idle_timeout_s=idle_timeout_s, shutdown_timeout_s=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

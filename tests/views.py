@@ -31,6 +31,7 @@ from shared.events.headers import Headers
 from shared.events.postings import LedgerEvent, encode_ledger_event
 from shared.events.transfers import AccountOpened
 from shared.http.hosts import Hosts
+from shared.http.serving import runner_of
 from tests.json_schema import Checker
 from tests.ledgers import DEBTOR, Ledger, P, transfer
 from tests.partitions import PARTITIONS
@@ -249,7 +250,7 @@ async def serving(
     reader = Reader(database.reading(view.url), pending_max=pending_max)
     app = web.Application(middlewares=[admitting(admission or Admission(None, Hosts([])))])
     app.add_routes(Api(reader, view, PARTITIONS, waiters_max=waiters_max).routes())
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+    runner = runner_of(app, idle_timeout_s=75, shutdown_timeout_s=0.2)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -25,6 +25,7 @@ from shared.eos.crash import CrashPoints
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.http.hosts import Hosts
 from shared.http.keyfile import KeyFile
+from shared.http.serving import runner_of
 from shared.kafka.admin.clock import check_clock
 from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
@@ -38,6 +39,7 @@ KEYS_VARIABLE = "ONCE_VIEW_API_KEYS_FILE"
 REFUSED = (ForeignDatabaseError, LostRecordsError)
 AGAIN = (DatabaseAwayError,)
 SHUTDOWN_S = 2.0  # for requests under way at a stop
+IDLE_TIMEOUT_S = 75.0  # a connection without a request holds a file descriptor
 
 log = logging.getLogger("services.balances")
 
@@ -107,7 +109,7 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     )
     application = web.Application(middlewares=[admitting(admission)])
     application.add_routes([*live.routes(), *Api(reader, view, settings.partitions).routes()])
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    runner = runner_of(application, idle_timeout_s=IDLE_TIMEOUT_S, shutdown_timeout_s=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     stack.push_async_callback(live.stop)

@@ -19,7 +19,7 @@ from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_ACCOUNTS, OPERATIONS_AUDIT, PAYMENTS_RAW
 from shared.http.hosts import Hosts
 from shared.http.keyfile import KeyFile
-from shared.http.serving import SERVER_LOG
+from shared.http.serving import runner_of
 from shared.kafka.admin.clock import check_clock
 from shared.kafka.admin.installation import ownership
 from shared.kafka.admin.topics import check_topics
@@ -69,13 +69,8 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
     audit_log = AuditLog(audit, writer, settings.partitions, time.time_ns)
     async with writer, view:
         await owners.start()
-        runner = web.AppRunner(
-            gateway.app(),
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=settings.idle_timeout_s,
-            logger=SERVER_LOG,
-            shutdown_timeout=timeout_s + STOP_MARGIN_S,
+        runner = runner_of(
+            gateway.app(), idle_timeout_s=settings.idle_timeout_s, shutdown_timeout_s=timeout_s + STOP_MARGIN_S
         )
         await runner.setup()
         try:

@@ -23,7 +23,7 @@ _PAGE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; style-sr
 _UNMATCHED: Final = "unmatched"
 
 SERVER_LOG: Final = logging.getLogger(f"{__name__}.server")
-"""For `web.AppRunner(logger=...)`: the server's own log, without requests that are not HTTP."""
+"""The server's own log, without requests that are not HTTP."""
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -42,6 +42,23 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 SERVER_LOG.addFilter(_is_wanted)
 SERVER_LOG.setLevel(logging.DEBUG)  # the server logs an unknown method at this level, which counts as well
+
+
+def runner_of(application: web.Application, *, idle_timeout_s: float, shutdown_timeout_s: float) -> web.AppRunner:
+    """Return the runner of an application whose clients may be strangers. Bodies are not decompressed.
+
+    Args:
+        idle_timeout_s: seconds until a connection is closed that has no whole head of a request.
+        shutdown_timeout_s: seconds for requests under way at a stop.
+    """
+    return web.AppRunner(
+        application,
+        access_log=None,
+        auto_decompress=False,
+        keepalive_timeout=idle_timeout_s,
+        logger=SERVER_LOG,
+        shutdown_timeout=shutdown_timeout_s,
+    )
 
 
 class Places:

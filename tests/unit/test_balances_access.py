@@ -1,10 +1,13 @@
 """Who may read the view: keys, scopes, owners, and the Host of a request."""
 
+import asyncio
+import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from yarl import URL
 
 from services.balances.__main__ import key_file_of
 from services.balances.api import openapi
@@ -50,6 +53,21 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with serving(view, admission=admission) as made:
         yield made
     view.close()
+
+
+async def test_a_malformed_head_is_400_and_never_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """It may hold a key."""
+    caplog.set_level(logging.DEBUG)
+    for line in (
+        f"Authorization : Bearer {STAFF}",
+        f"Authorization: Bearer {STAFF}\0",
+        f"Authorization Bearer {STAFF}",
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(site.origin).port)
+        writer.write(f"GET /v1/totals HTTP/1.1\r\nHost: localhost\r\n{line}\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+    assert STAFF not in caplog.text
 
 
 def bearer(key: str) -> dict[str, str]:
