@@ -177,8 +177,8 @@ class V1:
                 authorisation.check_debit(principal, debtor, owner)
             raise RefusedError(
                 Refusal.NOT_FOUND,
-                "no outcome of this payment_id and debtor is known yet: ask again with &wait=30, or send the payment "
-                "again, which is harmless",
+                "no outcome of this payment_id and debtor is known yet: ask again with &wait=30. Send the payment "
+                "again only if it was never answered with 202",
             )
         return json_answer(found, 200)
 

@@ -268,6 +268,8 @@ async def test_an_outcome_is_asked_of_the_view_with_the_clients_key() -> None:
         assert site.view.asked == [("2378", "p-1", 12.5, f"Bearer {KEY}")]
         status, problem, _ = await site.ask("GET", "/v1/payments/p-2?debtor=2378")
         assert (status, problem["error"]) == (404, "not_found")
+        # A view that is made again knows no old outcome, and a repeat from before ingest's window is booked again
+        assert "only if it was never answered with 202" in problem["detail"]
 
 
 async def test_a_view_that_is_away_is_503() -> None:
