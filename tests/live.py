@@ -9,10 +9,8 @@ from services.balances.dashboard.evidence import MOVERS
 from services.balances.dashboard.observed import (
     SERVICES,
     Answer,
-    ClusterLook,
     Instance,
     Labels,
-    Run,
     Scrape,
     Seen,
     ViewLook,
@@ -22,6 +20,7 @@ from services.balances.dashboard.stages import READERS
 from services.balances.projection.progress import Position
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome
 from shared.events.postings import CREDIT, DEBIT
+from shared.http.monitor import ClusterState, Run
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind, Metric
 from shared.telemetry.instruments import counter, gauge
@@ -114,6 +113,11 @@ def run(at_ms: int = AT_MS, *, full: bool = True, breaks: Mapping[str, int] | No
     return Run(at_ms, RunOutcome(RUN_SCHEMA_VERSION, f"cut-{at_ms}", "m", "r", verdict, full, found))
 
 
+def state(brokers: int = 3, failure: str = "", **changes: Any) -> ClusterState:
+    """The monitor's word on a cluster in which no transaction holds readers back."""
+    return ClusterState(failure, brokers, **{"lso_lag": dict.fromkeys(READERS, 0), "behind": {}, **changes})
+
+
 def seen(at_s: float = 0.0, **changes: object) -> Seen:
     """A round with all instances ready, drained and caught up, except for the changes."""
     services = tuple(drained(service) if service in MOVERS else instance(service, {}) for service in SERVICES)
@@ -123,8 +127,8 @@ def seen(at_s: float = 0.0, **changes: object) -> Seen:
         "partitions": PARTITIONS,
         "instances": services,
         "view": view(BOOKS),
-        "cluster": ClusterLook(3, dict.fromkeys(READERS, 0)),
-        "runs": (),
+        "cluster": state(),
+        "runs_known": True,
         **changes,
     }
     return Seen(**values)  # type: ignore[arg-type]

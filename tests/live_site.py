@@ -121,14 +121,11 @@ class Page:
 
 
 @asynccontextmanager
-async def page(
-    view: View, watched: Sequence[Watched] = (), *, brokers: str = "127.0.0.1:1", health: Health | None = None
-) -> AsyncIterator[Page]:
-    """A page of a view, with its API; without brokers unless they are named."""
+async def page(view: View, watched: Sequence[Watched] = (), *, health: Health | None = None) -> AsyncIterator[Page]:
+    """A page of a view, with its API."""
     reader = Reader(database.reading(view.url))
     live = Live(
         watched,
-        bootstrap_servers=brokers,
         reader=reader,
         progress=view,
         health=health or Health(),

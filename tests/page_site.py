@@ -8,7 +8,7 @@ from typing import Any
 from deploy.local.ports import free_ports
 from deploy.local.supervisor.component import http_ready
 from deploy.local.supervisor.stack import Stack
-from services.balances.dashboard.observed import SERVICES
+from services.balances.dashboard.observed import MONITOR, SERVICES
 from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
 from shared.events.operations import encode_run_outcome
@@ -38,7 +38,7 @@ class Site:
         self.brokers = stack.kafka.bootstrap_servers
         self.port = free_ports(1)[0]
         self.origin = f"http://127.0.0.1:{self.port}"
-        watched = ",".join(f"{name}=127.0.0.1:{self.metrics_port(name)}" for name in SERVICES)
+        watched = ",".join(f"{name}=127.0.0.1:{self.metrics_port(name)}" for name in (*SERVICES, MONITOR))
         self.view = Service(
             "balances",
             self.brokers,

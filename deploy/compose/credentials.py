@@ -16,7 +16,7 @@ import click
 
 from deploy.clients.keyring import Keyring, KeyringError
 from deploy.clients.local import ClientFiles, ensure_local
-from deploy.local.supervisor.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import SERVICES
 from deploy.security import redis_users
 from deploy.security.certificates import Authority, CredentialsError, open_authority
 from deploy.security.files import kafka_uuid, replace, secret
@@ -28,7 +28,7 @@ from shared.settings import EXIT_CONFIG
 
 BROKERS: Final = tuple(broker(node_id) for node_id in range(REPLICATION_FACTOR))
 GRAFANA: Final = "grafana"
-CERTIFIED: Final = (*BROKERS, REDIS, *SERVICES, *OBSERVERS, REDIS_EXPORTER, RECONCILIATION, OPERATOR)
+CERTIFIED: Final = (*BROKERS, REDIS, *SERVICES, REDIS_EXPORTER, RECONCILIATION, OPERATOR)
 """Holders of a certificate."""
 HOLDERS: Final = (*CERTIFIED, GRAFANA)
 """Holders of credentials; docker-compose.yml mounts a volume of its own for each."""

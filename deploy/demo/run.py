@@ -24,7 +24,7 @@ from deploy.drills.target import Target
 from deploy.drills.workload import subscribe_to_receipts
 from deploy.load.loader import load_file
 from deploy.local.supervisor.stack import Stack
-from deploy.local.supervisor.topology import VIEW
+from deploy.local.supervisor.topology import MONITOR, VIEW
 from deploy.verification import verify_cluster
 from shared.kafka.admin.groups import PIPELINE
 from shared.kafka.client.reader import group_offsets
@@ -116,7 +116,7 @@ async def demonstrate(
     """
     begun = time.monotonic()
     say("starting three brokers, Redis and the services")
-    running = started(directory, (*SERVICES, VIEW), partitions=partitions(), prepare=subscribe_to_receipts)
+    running = started(directory, (*SERVICES, VIEW, MONITOR), partitions=partitions(), prepare=subscribe_to_receipts)
     async with running as target:
         page = target.component(VIEW).endpoint
         say(f"watch it at {page}")

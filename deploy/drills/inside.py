@@ -32,7 +32,7 @@ from shared.kafka.runtime.process import stop_on_signals
 
 EFFECTS: Final = Path("/var/lib/once/effects")
 SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox", "redis", "balances")
-"""Of `docker compose up`, without the brokers."""
+"""Of `docker compose up`, without the brokers and the monitor, which takes no part in a payment."""
 _HEALTHY_S: Final = 240.0
 """A container's health is looked at every 15 s."""
 _POLL_S: Final = 0.2

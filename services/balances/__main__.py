@@ -101,7 +101,6 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     stack.push_async_callback(reader.close)
     live = Live(
         watched,
-        bootstrap_servers=brokers,
         partitions=settings.partitions,
         reader=reader,
         progress=view,

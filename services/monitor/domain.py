@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from shared.events.operations import RunOutcome
+from shared.http.monitor import Run
 
 Target = tuple[str, int]  # topic, partition
 
@@ -34,27 +35,19 @@ class Partition(NamedTuple):
     stuck_s: float = 0.0  # how long it had waited when it was last reported
 
 
-class Run(NamedTuple):
-    """The last reconciliation."""
-
-    at_ms: int  # timestamp of the record that reported it, since 1970 UTC
-    clean: bool  # whether each open break is explained
-    breaks: dict[str, int]  # the others, by kind
-    explained: int
-    oldest_at_ms: int | None  # since 1970 UTC
-    at_risk_minor: dict[str, float]  # by currency
-
-
 class Picture(msgspec.Struct, frozen=True):
     """All exported values: replaced whole with each round, never changed.
 
     Attributes:
+        brokers: number of brokers alive.
         transactions: age of each open transaction in seconds, by coordinator and transactional.id.
         hanging: number of transactions that each partition holds open without a coordinator.
         behind: offsets between a group's committed offset and the last stable offset, by group and partition.
+        run: the newest reconciliation.
     """
 
     asked: bool = False  # whether the cluster has answered anything yet
+    brokers: int = 0
     partitions: dict[Target, Partition] = {}
     transactions: dict[int, dict[str, float]] = {}
     hanging: dict[Target, int] = {}
@@ -103,14 +96,7 @@ def last_run(before: Run | None, at_ms: int, outcome: RunOutcome) -> Run:
     """Return the later of two reconciliations; at the same timestamp, the one read last."""
     if before is not None and before.at_ms > at_ms:
         return before
-    return Run(
-        at_ms,
-        outcome.verdict != BREAKS,
-        dict(outcome.breaks),
-        outcome.explained,
-        outcome.oldest_at_ms,
-        {currency: float(minor) for currency, minor in outcome.at_risk_minor.items()},
-    )
+    return Run(at_ms, outcome)
 
 
 def count(targets: Iterable[Target]) -> dict[Target, int]:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from services.monitor import domain
-from services.monitor.domain import Partition, Picture, Target, oldest
+from services.monitor.domain import BREAKS, Partition, Picture, Target, oldest
 from shared.eos.open_transactions import Look, Suspicion, by_coordinator
 from shared.eos.records import Record
 from shared.events.catalogue import RECONCILIATION_RUNS, TOPICS
@@ -82,27 +82,28 @@ def _last_run(picture: Picture) -> Iterable[Reading]:
 
 def _clean(picture: Picture) -> Iterable[Reading]:
     if picture.run is not None:
-        yield (), int(picture.run.clean)
+        yield (), int(picture.run.outcome.verdict != BREAKS)
 
 
 def _explained(picture: Picture) -> Iterable[Reading]:
     if picture.run is not None:
-        yield (), picture.run.explained
+        yield (), picture.run.outcome.explained
 
 
 def _oldest(picture: Picture) -> Iterable[Reading]:
     if picture.run is not None:
-        yield (), (picture.run.oldest_at_ms or 0) / 1000
+        yield (), (picture.run.outcome.oldest_at_ms or 0) / 1000
 
 
 def _at_risk(picture: Picture) -> Iterable[Reading]:
     run = picture.run
-    return [] if run is None else [((currency,), minor) for currency, minor in sorted(run.at_risk_minor.items())]
+    at_risk = {} if run is None else run.outcome.at_risk_minor
+    return [((currency,), float(minor)) for currency, minor in sorted(at_risk.items())]
 
 
 def _breaks(picture: Picture) -> Iterable[Reading]:
     run = picture.run
-    return [] if run is None else [((kind,), breaks) for kind, breaks in sorted(run.breaks.items())]
+    return [] if run is None else [((kind,), breaks) for kind, breaks in sorted(run.outcome.breaks.items())]
 
 
 READINGS: Final[Mapping[Metric, Callable[[Picture], Iterable[Reading]]]] = {
@@ -144,18 +145,18 @@ log = logging.getLogger(__name__)
 class Monitor:
     """Queries the cluster, round by round. The connections are kept between rounds.
 
-    `interval_s` is the time between the starts of two rounds; it must be above 0, or ValueError is raised. A round that
-    takes longer delays the next.
+    It publishes to `shown`. `interval_s` is the time between the starts of two rounds; it must be above 0, or
+    ValueError is raised. A round that takes longer delays the next.
     """
 
-    def __init__(self, brokers: Brokers, health: Health, *, interval_s: float) -> None:
+    def __init__(self, brokers: Brokers, health: Health, shown: Shown, *, interval_s: float) -> None:
         if interval_s <= 0:
             raise ValueError(f"the interval between rounds is {interval_s:g} s: it must be above 0")
         self._brokers = brokers
         self._groups = Groups(brokers)
         self._health = health
         self._interval_s = interval_s
-        self._shown = Shown()
+        self._shown = shown
         self._suspicion = Suspicion()
         self._runs_read: dict[Target, int] = {}
         self._silent: tuple[str, ...] = ()
@@ -206,6 +207,7 @@ class Monitor:
         }
         picture = Picture(
             asked=True,
+            brokers=len(seen.brokers),
             partitions=partitions,
             transactions=domain.keep_open(before.transactions, ages, seen.brokers),
             hanging=domain.count(one.target for one in self._suspicion.hanging),

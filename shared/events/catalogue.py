@@ -86,14 +86,14 @@ TOPICS: tuple[Topic, ...] = (
         "debtor account; none when it cannot be read",
         "Payments as received, byte by byte.",
         ("gateway", "once load", "once dead-letters resubmit"),
-        ("ingest", "gateway", "balances", "once reconcile"),
+        ("ingest", "gateway", "monitor", "once reconcile"),
     ),
     Topic(
         PAYMENTS_ACCEPTED,
         "debtor account",
         "Valid payments and reversals, the first of their identity, in the current schema version.",
         ("ingest", "once repair"),
-        ("transform", "gateway", "balances", "once reconcile"),
+        ("transform", "gateway", "monitor", "once reconcile"),
     ),
     Topic(
         PAYMENTS_DEDUPLICATED,
@@ -133,14 +133,14 @@ TOPICS: tuple[Topic, ...] = (
         "the account whose partition must act: debtor first, then creditor",
         "The ledger's input: debit legs, credit legs, reversals, accounts opened and closed.",
         ("transform", "ledger", "once accounts", "once repair"),
-        ("ledger", "balances", "once reconcile"),
+        ("ledger", "monitor", "once reconcile"),
     ),
     Topic(
         LEDGER_POSTINGS,
         "the account whose partition acted",
         "The truth: immutable double-entry postings, declines and account events.",
         ("ledger", "once repair"),
-        ("gateway", "balances", "once verify", "once reconcile"),
+        ("gateway", "balances", "monitor", "once verify", "once reconcile"),
     ),
     Topic(
         EFFECTS_REQUESTS,
@@ -243,7 +243,7 @@ TOPICS: tuple[Topic, ...] = (
         "cut_id",
         "The outcome of each nightly reconciliation: verdict, breaks by kind, digests of its manifest and report.",
         ("once reconcile",),
-        ("monitor", "balances"),
+        ("monitor",),
         compacted=True,
     ),
     Topic(

@@ -174,6 +174,12 @@ class MonitorSettings(ServiceSettings):
         "Seconds that a broker may take to answer; a silent one delays a round by as long.",
         2.0,
     )
+    hosts: str = setting(
+        "ONCE_MONITOR_HOSTS",
+        "Names by which the view reaches the monitor, comma separated, without ports. A request below /v1 that names "
+        "another Host is answered with 421. An address needs none.",
+        "",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +225,8 @@ class ViewSettings(MemberSettings):
     )
     watched: str = setting(
         "ONCE_VIEW_WATCHED",
-        "Services that the page shows: service=host:port of each instance's metrics, comma separated.",
+        "Services that the page shows: service=host:port of each instance's metrics, comma separated. The one of the "
+        "service monitor answers for the brokers, the last reconciliation and the ways of payments.",
         "",
     )
 

@@ -4,8 +4,9 @@ The watchdog ends a process whose event loop is blocked, so that its supervisor 
 probe, sends no heartbeat and commits nothing. Nothing else can show why, so the stacks of all threads go to stderr
 first.
 
-Invariant: a response is made from memory only, off the event loop where it takes time, so that a scrape never delays a
-transaction. A process that was stopped as a whole (SIGSTOP, a suspended machine) does not count as blocked.
+Invariant: each of these responses is made from memory only, off the event loop where it takes time, so that a scrape
+never delays a transaction. A process that was stopped as a whole (SIGSTOP, a suspended machine) does not count as
+blocked.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import faulthandler
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -68,19 +69,25 @@ def routes(health: Health, registry: CollectorRegistry = REGISTRY) -> list[web.R
 
 
 class TelemetryServer:
-    """Serves /metrics, /healthz and /readyz while its context is open.
+    """Serves /metrics, /healthz, /readyz, and the routes of `more`, while its context is open.
 
     Port 0 takes a free one, see `port`. The host is loopback unless a container's network asks for another. Entering
     raises OSError when the port is taken.
     """
 
     def __init__(
-        self, port: int, health: Health, *, host: str = LOOPBACK, registry: CollectorRegistry = REGISTRY
+        self,
+        port: int,
+        health: Health,
+        *,
+        host: str = LOOPBACK,
+        registry: CollectorRegistry = REGISTRY,
+        more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._port = port
         self._host = host
         app = web.Application()
-        app.add_routes(routes(health, registry))
+        app.add_routes([*routes(health, registry), *more])
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
 
     @property

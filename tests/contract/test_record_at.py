@@ -2,7 +2,9 @@
 
 import pytest
 
+from services.balances.api.answers import Way
 from services.balances.dashboard.tables import Posted, ways_of
+from services.monitor.steps import steps_of
 from shared.eos.records import Output, Record
 from shared.events.headers import ORIGIN, SOURCE, Coordinates
 from shared.events.postings import CREDIT, DEBIT
@@ -89,6 +91,13 @@ class Written:
         return at
 
 
+async def followed(brokers: str, posted: list[Posted]) -> Way:
+    """Follow postings of one debtor, as the monitor and the page do."""
+    found = await steps_of(brokers, [one.at for one in posted])
+    [way] = ways_of("followed", posted, {step.at: step for step in found.steps}).ways
+    return way
+
+
 async def test_a_payments_way_is_followed_from_both_legs_to_its_raw_record(brokers: str, pipeline: Pipeline) -> None:
     raw = await send_raw(brokers, "way")
     written = Written(brokers, pipeline, raw)
@@ -98,7 +107,7 @@ async def test_a_payments_way_is_followed_from_both_legs_to_its_raw_record(broke
     leg = await written.write(TRANSFERS, b'{"type":"credit_leg"}', transfer, AWAY)
     credit = await written.write(POSTINGS, event(posting(CREDIT)), leg, AWAY)
     posted = [Posted(at.partition, at.offset, DEBTOR) for at in (credit, debit)]
-    [way] = (await ways_of(brokers, "way", posted)).ways
+    way = await followed(brokers, posted)
     assert way.debtor == DEBTOR
     assert [(step.what, step.at) for step in way.steps] == [
         ("raw", str(raw)),
@@ -116,10 +125,10 @@ async def test_a_way_ends_at_a_missing_record(brokers: str, pipeline: Pipeline) 
     written = Written(brokers, pipeline, raw)
     aborted = await written.write(TRANSFERS, b'{"type":"transfer"}', raw, commit=False)
     debit = await written.write(POSTINGS, event(posting(DEBIT)), aborted)
-    [way] = (await ways_of(brokers, "torn", [Posted(debit.partition, debit.offset, DEBTOR)])).ways
+    way = await followed(brokers, [Posted(debit.partition, debit.offset, DEBTOR)])
     assert [(step.at, step.found) for step in way.steps] == [(str(aborted), False), (str(debit), True)]
 
 
 async def test_a_way_that_is_not_found_in_time_is_an_error(brokers: str) -> None:
     with pytest.raises(KafkaUnavailableError, match=r"within 0\.001 s"):
-        await ways_of(brokers, "late", [Posted(HOME, 0, DEBTOR)], deadline_s=0.001)
+        await steps_of(brokers, [Coordinates(POSTINGS, HOME, 0)], deadline_s=0.001)

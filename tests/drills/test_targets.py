@@ -8,7 +8,7 @@ import pytest
 from deploy.drills.prometheus import Prometheus, PrometheusError, Sample
 from deploy.local.supervisor.monitoring import Monitoring
 from deploy.local.supervisor.stack import Stack
-from deploy.local.supervisor.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import SERVICES
 from shared.events.catalogue import TOPICS
 from tests.harness import wait_until
 from tests.partitions import PARTITIONS
@@ -106,7 +106,7 @@ def answer(ask: Ask, expression: str) -> list[Sample]:
 def expected_targets(stack: Stack) -> set[tuple[str, str]]:
     """Job and instance of every target of a stack."""
     return {
-        *((name, f"{name}-0") for name in (*SERVICES, *OBSERVERS)),
+        *((name, f"{name}-0") for name in SERVICES),
         *(("kafka", f"broker-{node.node_id}") for node in stack.kafka.nodes),
         ("redis", "redis-0"),
         ("prometheus", "prometheus-0"),

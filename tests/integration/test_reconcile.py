@@ -20,13 +20,15 @@ from deploy.drills.few_rows import for_few_rows
 from deploy.local.kafka.cluster import LocalKafka
 from services.balances.dashboard.evidence import Fencing, Rest
 from services.balances.dashboard.invariants import Judged, judge
-from services.balances.dashboard.observed import Run
 from services.balances.dashboard.snapshot import Standing
-from services.monitor.domain import last_run
+from services.monitor.domain import Picture, last_run
+from services.monitor.service import READINGS
 from shared.eos.records import Record
 from shared.events.catalogue import PAYMENTS_RAW, RECONCILIATION_RUNS
 from shared.events.operations import RunOutcome, decode_run_outcome
+from shared.http.monitor import Run
 from shared.kafka.client.reader import read_topics
+from shared.telemetry.catalogue import RECONCILE_CLEAN
 from spark.lake import Lake
 from spark.manifest import encode
 from tests.harness import ROOT, cluster
@@ -247,10 +249,9 @@ def check_places(operator: Operator, directory: Path, verdict: str) -> None:
     assert bool(float(values["once_reconcile_oldest_break_timestamp_seconds"])) == (verdict == "breaks")
     assert any(name.startswith("once_reconcile_at_risk") for name in values) == (verdict == "breaks")
     [outcome] = [one for one in operator.outcomes() if one.cut_id == cut.cut_id]
-    assert last_run(None, 1, outcome).clean == (verdict != "breaks")
-    light = next(
-        one for one in judge(Judged(), seen(runs=(Run(1, outcome),)), Rest(), Fencing(), 0)[1] if one.id == "I12"
-    )
+    [(_, clean)] = READINGS[RECONCILE_CLEAN](Picture(run=last_run(None, 1, outcome)))
+    assert clean == (verdict != "breaks")
+    light = next(one for one in judge(Judged(), seen(run=Run(1, outcome)), Rest(), Fencing(), 0)[1] if one.id == "I12")
     assert (light.standing is Standing.OK) == (verdict != "breaks")
     assert ("explained" in light.detail) == (verdict == "explained")
     assert fires(directory, float(values["once_reconcile_clean"])) == (verdict == "breaks")

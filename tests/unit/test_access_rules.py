@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shared.events.catalogue import INSTALLATION, LEDGER_ACCOUNTS, LEDGER_POSTINGS, TOPICS
 from shared.kafka.admin.rules import (
+    CLUSTER,
     MEMBERS,
     PRINCIPALS,
     PROCESSORS,
@@ -66,6 +67,14 @@ def test_only_its_service_may_join_a_group() -> None:
 def test_observers_have_no_right_to_write() -> None:
     assert {rule.operation for rule in rules_of("monitor")} == {Operation.READ, Operation.DESCRIBE}
     assert Operation.WRITE not in {rule.operation for rule in rules_of("balances")}
+
+
+def test_the_view_reads_the_postings_alone_and_joins_its_group() -> None:
+    assert set(rules_of("balances")) == {
+        Rule("balances", Kind.TOPIC, LEDGER_POSTINGS, Operation.READ),
+        Rule("balances", Kind.GROUP, "balances", Operation.READ),
+        Rule("balances", Kind.CLUSTER, CLUSTER, Operation.DESCRIBE),  # the clock check at its start
+    }
 
 
 def test_only_transactional_ids_are_prefixed_and_no_rule_is_for_everything() -> None:

@@ -18,19 +18,20 @@ from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_p
 from deploy.local.redis.server import redis_config, secured_config
 from deploy.local.supervisor.monitoring import KAFKA_JOB, Target, exporter_access, prometheus_yml
 from deploy.local.supervisor.topology import (
-    OBSERVERS,
+    MONITOR,
     SERVICES,
     VIEW,
     Endpoints,
     connections,
-    observer_specs,
     service_specs,
 )
 from deploy.security import redis_users
 from deploy.security.certificates import Authority
 from deploy.security.principals import OPERATOR, REDIS, REDIS_EXPORTER
+from services.balances.dashboard import parse_watched
 from shared.eos.crash import CrashPoints
 from shared.events.catalogue import REPLICATION_FACTOR
+from shared.http.hosts import Hosts
 from shared.kafka.admin.rules import RECONCILIATION
 from shared.settings import (
     ALL_SETTINGS,
@@ -66,10 +67,7 @@ ENDPOINTS = Endpoints(
     redis_password_file=OWN / credentials.OUTBOX_PASSWORD,
     partitions=PARTITIONS,
 )
-LOCAL = [
-    *service_specs(SERVICES, ENDPOINTS, [port for name in SERVICES for port in PORTS.get(name, (METRICS_PORT,))]),
-    *observer_specs(ENDPOINTS, [METRICS_PORT] * len(OBSERVERS)),
-]
+LOCAL = service_specs(SERVICES, ENDPOINTS, [port for name in SERVICES for port in PORTS.get(name, (METRICS_PORT,))])
 CRASHING = [name.removesuffix("-chaos") for name in ALL if name.endswith("-chaos")]
 
 
@@ -111,7 +109,7 @@ def test_every_part_of_the_system_has_a_service() -> None:
     assert len(BROKERS) == REPLICATION_FACTOR == 3
     assert set(PROFILES) == {"observability", "reconciliation", "chaos", "operator"}
     for profile, names in {
-        "observability": {*OBSERVERS, REDIS_EXPORTER, "prometheus", "grafana"},
+        "observability": {REDIS_EXPORTER, "prometheus", "grafana"},
         "reconciliation": {"spark-master", "spark-worker", RECONCILIATION},
         "operator": {OPERATOR},
     }.items():
@@ -134,6 +132,7 @@ def test_services_are_set_as_in_a_secured_local_stack(spec: Any) -> None:
             "ONCE_VIEW_API_KEYS_FILE": "/run/once/api-keys",  # on loopback, the local stack's asks for none
             "ONCE_VIEW_WATCHED": ",".join(f"{name}={name}:{METRICS_PORT}" for name in SERVICES if name != VIEW),
         },
+        MONITOR: {"ONCE_MONITOR_HOSTS": MONITOR},
         "outbox": {
             "ONCE_WEBHOOK_FORMAT": "${WEBHOOK_FORMAT:-standard}",
             "ONCE_WEBHOOK_ALLOWED_NETWORKS": "${WEBHOOK_ALLOWED_NETWORKS:-}",
@@ -167,7 +166,7 @@ def test_commands_and_the_reconciliation_are_connected_as_in_a_secured_local_sta
 
 def test_topics_and_services_have_one_number_of_partitions() -> None:
     clients = {name for name in ALL if "ONCE_BOOTSTRAP_SERVERS" in environment(name)}
-    assert {"topics", OPERATOR, *SERVICES, *OBSERVERS} <= clients
+    assert {"topics", OPERATOR, *SERVICES} <= clients
     variable = f"${{PARTITIONS:-{InstallationSettings.partitions}}}"
     assert {environment(name).get("ONCE_PARTITIONS") for name in clients} == {variable}
 
@@ -242,11 +241,20 @@ def test_the_exporter_signs_in_to_redis_as_in_a_secured_local_stack() -> None:
     assert words == access
 
 
+def test_the_view_reaches_the_monitor_by_a_name_that_it_admits() -> None:
+    [watched] = [one for one in parse_watched(environment(VIEW)["ONCE_VIEW_WATCHED"]) if one.service == MONITOR]
+    settings = load(MonitorSettings, as_interpolated(environment(MONITOR)))
+    assert (settings.metrics_host, settings.metrics_port) == ("0.0.0.0", watched.port)  # noqa: S104 # a container's
+    assert Hosts(settings.hosts.split(",")).known(f"{watched.host}:{watched.port}")
+    assert "figures" in set(ALL[VIEW]["networks"]) & set(ALL[MONITOR]["networks"])
+    assert "ports" not in ALL[MONITOR]
+
+
 def test_prometheus_scrapes_the_same_targets_as_locally_under_the_same_names() -> None:
     ports = {KAFKA_JOB: 9404, "redis": 9121, "prometheus": 9090}
-    hosts = {f"{name}-0": name for name in (*SERVICES, *OBSERVERS)} | {name: name for name in BROKERS}
+    hosts = {f"{name}-0": name for name in SERVICES} | {name: name for name in BROKERS}
     hosts |= {"redis-0": REDIS_EXPORTER, "prometheus-0": "127.0.0.1"}
-    targets = [Target(name, f"{name}-0", METRICS_PORT) for name in (*SERVICES, *OBSERVERS)]
+    targets = [Target(name, f"{name}-0", METRICS_PORT) for name in SERVICES]
     targets += [Target(KAFKA_JOB, name, ports[KAFKA_JOB], {"broker": str(node)}) for node, name in enumerate(BROKERS)]
     targets += [Target(name, f"{name}-0", ports[name]) for name in ("redis", "prometheus")]
 

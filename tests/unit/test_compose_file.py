@@ -8,7 +8,7 @@ import yaml
 
 from deploy.compose import credentials, nightly
 from deploy.compose.credentials import AUTHORITY, BROKERS, CREDENTIALS, HOLDERS, REDIS_URL
-from deploy.local.supervisor.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import SERVICES
 from deploy.security.certificates import open_authority
 from shared.settings import OutboxSettings, RuntimeSettings
 from tests.compose.document import BUILT, DOCUMENT, ROOT, TEXT, mounts
@@ -90,7 +90,7 @@ def test_services_have_health_checks_and_are_restarted(service: str) -> None:
     assert made["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
     assert made["restart"] in {"unless-stopped", "always"}
     grace_s = int(made["stop_grace_period"].removesuffix("s"))
-    if service.removesuffix("-chaos") in (*SERVICES, *OBSERVERS):
+    if service.removesuffix("-chaos") in SERVICES:
         assert grace_s > DEADLINE_S + 5
 
 
@@ -109,7 +109,7 @@ def test_dependencies_are_completed_or_healthy_first(service: str) -> None:
 
 def test_services_start_in_their_order() -> None:
     assert set(ALL["topics"]["depends_on"]) == set(BROKERS)
-    for name in (*SERVICES, *OBSERVERS, "operator", "spark-worker", "reconciliation"):
+    for name in (*SERVICES, "operator", "spark-worker", "reconciliation"):
         assert "topics" in ALL[name]["depends_on"]
     assert "redis" in ALL["outbox"]["depends_on"]
     for name in (*BROKERS, "redis", "redis-exporter", "grafana"):
@@ -129,7 +129,7 @@ def test_only_the_gateway_and_the_page_are_published_and_on_loopback() -> None:
 
 def test_only_networks_of_published_or_outbound_services_are_external() -> None:
     assert {name for name, network in DOCUMENT["networks"].items() if not (network or {}).get("internal")} == {"edge"}
-    services = {*SERVICES, *OBSERVERS, *(name for name in ALL if name.endswith("-chaos"))}
+    services = {*SERVICES, *(name for name in ALL if name.endswith("-chaos"))}
     assert on("edge") == {"gateway", "balances", "outbox", "outbox-chaos"}
     assert on("redis") == {"redis", "outbox", "outbox-chaos", "redis-exporter"}
     assert on("kafka") == {*BROKERS, *services, "topics", "operator"}

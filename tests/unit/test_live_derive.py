@@ -5,11 +5,11 @@ import json
 import pytest
 
 from services.balances.dashboard.derive import COUNTS, Memory, derive
-from services.balances.dashboard.observed import WANTED, Answer, ClusterLook, Seen
+from services.balances.dashboard.observed import WANTED, Answer, Seen
 from services.balances.dashboard.snapshot import Snapshot, State, encode_snapshot
 from shared.events import catalogue as topics
 from shared.telemetry import catalogue
-from tests.live import AT_MS, BOOKS, STARTED_S, drained, instance, run, seen, view, with_instance
+from tests.live import AT_MS, BOOKS, STARTED_S, drained, instance, run, seen, state, view, with_instance
 
 
 def shown(*rounds: Seen) -> Snapshot:
@@ -76,7 +76,7 @@ def test_lag_is_the_readers_own_or_its_groups_while_the_reader_is_silent() -> No
     transfers = topics.LEDGER_TRANSFERS
     hop = shown(seen(instances=lagging(5.0))).hops[transfers]
     assert (hop.lag, hop.lag_with_markers) == (7, False)
-    behind = ClusterLook(3, {transfers: 9}, {"ledger": 1234})
+    behind = state(lso_lag={transfers: 9}, behind={"ledger": 1234})
     hop = shown(seen(instances=lagging(5.0, answer=Answer.SILENT), cluster=behind)).hops[transfers]
     assert (hop.lag, hop.lag_with_markers, hop.lso_lag) == (1234, True, 9)
     hop = shown(seen(instances=lagging(5.0, answer=Answer.SILENT), cluster=None)).hops[transfers]
@@ -164,7 +164,7 @@ def test_money_is_text_with_every_digit() -> None:
 
 
 def test_unknown_values_are_null_and_not_0() -> None:
-    result = json.loads(encode_snapshot(shown(seen(instances=(), view=None, cluster=None, runs=None))))
+    result = json.loads(encode_snapshot(shown(seen(instances=(), view=None, cluster=None, runs_known=False))))
     assert result["view"] is None
     assert result["brokers"] is None
     assert result["reconciliation"] is None
@@ -176,13 +176,13 @@ def test_unknown_values_are_null_and_not_0() -> None:
 
 
 def test_the_last_reconciliation() -> None:
-    result = shown(seen(runs=(run(2, full=False), run(1, breaks={"torn": 2})))).reconciliation
+    result = shown(seen(run=run(2, full=False))).reconciliation
     assert result is not None
     assert (result.at_ms, result.verdict, result.breaks, result.explained) == (2, "clean", {}, 0)
 
 
 def test_the_brokers_that_were_seen_are_remembered() -> None:
-    snapshot = shown(seen(0.0), seen(1.0, cluster=ClusterLook(2, {})))
+    snapshot = shown(seen(0.0), seen(1.0, cluster=state(2)))
     assert (snapshot.brokers, snapshot.brokers_seen) == (2, 3)
 
 
@@ -218,14 +218,14 @@ def test_changes_of_brokers_and_lights_are_shown() -> None:
     off = view({**BOOKS, ("fees", "EUR"): 1})
     snapshot = shown(
         seen(0.0),
-        seen(1.0, cluster=ClusterLook(2, {}), view=off),
-        seen(2.0, cluster=None),
+        seen(1.0, cluster=state(2), view=off),
+        seen(2.0, cluster=None, cluster_failure="the monitor does not answer in time"),
         seen(3.0),
     )
     assert texts(snapshot) == [
-        ("Kafka answers again: 3 of 3 brokers are alive", False),
+        ("the brokers' state is known again: 3 of 3 brokers are alive", False),
         ("I1 holds again", False),
-        ("Kafka does not answer", True),
+        ("the monitor does not answer in time", True),
         ("I1 is broken", True),
         ("2 of 3 brokers are alive", True),
     ]

@@ -8,12 +8,11 @@ from services.balances.dashboard.evidence import (
     Fencing,
     Rest,
     fencing_after,
-    last_run,
     rest_after,
 )
 from services.balances.dashboard.observed import Answer, Instance, Seen
 from shared.telemetry import catalogue
-from tests.live import AT_MS, BOOKS, Series, drained, instance, run, seen, view, with_instance
+from tests.live import AT_MS, BOOKS, Series, drained, instance, seen, view, with_instance
 
 LAST = 2 * REST_S
 
@@ -130,9 +129,3 @@ def test_after_the_last_epoch_comes_0() -> None:
     fencing = fenced([member(1, 10, a=EPOCHS - 1)], *[[member(1, 10.0 + number, a=0)] for number in range(4)])
     assert fencing.newest == {"a": 0}
     assert not fencing.breach
-
-
-def test_the_newest_run_counts() -> None:
-    old, new = run(1, breaks={"missing": 1}), run(4, full=False)
-    assert last_run([new, old]) == new
-    assert last_run([]) is None

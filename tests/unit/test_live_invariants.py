@@ -41,7 +41,7 @@ def test_the_kinds_of_breaks_are_the_reconciliations() -> None:
 
 
 def test_without_observations_nothing_is_judged() -> None:
-    for now in (seen(view=None, runs=None), seen(view=view(debits=0, credits_=0), runs=())):
+    for now in (seen(view=None, runs_known=False), seen(view=view(debits=0, credits_=0))):
         for light in lights(now).values():
             assert light.standing is UNKNOWN, light
             assert light.at_ms is None
@@ -49,7 +49,7 @@ def test_without_observations_nothing_is_judged() -> None:
 
 
 def test_all_hold_after_work_that_was_reconciled() -> None:
-    shown = lights(seen(runs=(run(),)), fencing=Fencing(newest={"a": 1}))
+    shown = lights(seen(run=run()), fencing=Fencing(newest={"a": 1}))
     assert {light.standing for light in shown.values()} == {OK}
     assert all(light.at_ms == AT_MS for light in shown.values())
 
@@ -59,7 +59,7 @@ def test_each_can_turn_red(row: object) -> None:
     name = row.id  # type: ignore[attr-defined]
     off = view({**BOOKS, ("in-transit", "EUR"): 1}, debits=2)
     shown = lights(
-        seen(view=off, runs=(run(breaks=dict.fromkeys(ANY, 1)),)),
+        seen(view=off, run=run(breaks=dict.fromkeys(ANY, 1))),
         fencing=Fencing(newest={"a": 1}, breach="an old producer committed", breach_ms=AT_MS),
     )
     assert shown[name].standing is BROKEN
@@ -68,7 +68,7 @@ def test_each_can_turn_red(row: object) -> None:
 
 @pytest.mark.parametrize("kind", ANY)
 def test_a_kind_of_break_turns_its_invariants_red_and_is_named(kind: str) -> None:
-    shown = lights(seen(runs=(run(breaks={kind: 2}),)))
+    shown = lights(seen(run=run(breaks={kind: 2})))
     red = [name for name, light in shown.items() if light.standing is BROKEN]
     assert red == [row.id for row in INVARIANTS if kind in row.kinds]
     assert "I12" in red
@@ -76,7 +76,7 @@ def test_a_kind_of_break_turns_its_invariants_red_and_is_named(kind: str) -> Non
 
 
 def test_an_unknown_kind_turns_every_light_red_that_runs_judge() -> None:
-    shown = lights(seen(runs=(run(breaks={"novelty": 1}),)))
+    shown = lights(seen(run=run(breaks={"novelty": 1})))
     assert [name for name, light in shown.items() if light.standing is BROKEN] == BY_RUNS
 
 
@@ -104,17 +104,11 @@ def test_invariants_that_need_rest_keep_their_last_verdict_while_records_move(na
 
 
 def test_a_red_light_is_not_outvoted() -> None:
-    shown = lights(seen(view=view(BOOKS, debits=2), runs=(run(),)))["I4"]
+    shown = lights(seen(view=view(BOOKS, debits=2), run=run()))["I4"]
     assert shown.standing is BROKEN
     assert "2 debit legs, 1 credit legs" in shown.detail
-    assert lights(seen(runs=(run(breaks={"missing": 1}),)))["I4"].standing is BROKEN
+    assert lights(seen(run=run(breaks={"missing": 1})))["I4"].standing is BROKEN
 
 
 def test_fencing_shows_how_often_it_refused() -> None:
     assert "3 refused" in lights(seen(), fencing=Fencing(newest={"a": 1}), refused=3)["I10"].detail
-
-
-def test_the_newest_run_has_all_open_breaks() -> None:
-    runs = (run(1, breaks={"torn": 1}), run(2, full=False))
-    light = lights(seen(runs=runs))["I7"]
-    assert (light.standing, light.at_ms) == (OK, 2)

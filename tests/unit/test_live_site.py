@@ -5,18 +5,17 @@ import logging
 import re
 import socket
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 import sqlalchemy
 
-from services.balances.api.answers import Ways
 from services.balances.dashboard import probes, site
 from services.balances.dashboard.collector import Collector
-from services.balances.dashboard.tables import Looking, ways_of
+from services.balances.dashboard.probes import Monitor, MonitorUnavailableError
+from services.balances.dashboard.tables import Looking
 from services.balances.projection import database
-from shared.kafka.client.errors import KafkaUnavailableError
+from shared.http.monitor import Step
 from shared.telemetry import catalogue
 from tests.harness import eventually
 from tests.live_site import Page, answering, page
@@ -24,12 +23,6 @@ from tests.views import View
 
 FIRST_S = 5.0
 WITHIN_S = 2.0
-
-
-@pytest.fixture(autouse=True)
-def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the timeout of requests to the brokers, of which there are none."""
-    monkeypatch.setattr(probes, "CLUSTER_ANSWER_S", 0.3)
 
 
 @pytest.fixture
@@ -140,11 +133,11 @@ async def test_an_unavailable_database_is_shown_and_other_sources_go_on(view: Vi
         assert snapshot["services"]["ledger"]["state"] == "ready"
 
 
-async def test_a_cluster_that_does_not_answer_is_shown(shown: Page) -> None:
-    async with shown.stream() as stream, asyncio.timeout(10):
-        while not (snapshot := await stream.next())["cluster_failure"]:
-            assert snapshot["brokers"] is None
-        assert snapshot["brokers"] is None
+async def test_a_page_without_a_monitor_says_so(shown: Page) -> None:
+    async with shown.stream() as stream, asyncio.timeout(FIRST_S):
+        snapshot = await stream.next()
+    assert (snapshot["brokers"], snapshot["cluster_failure"]) == (None, probes.UNWATCHED)
+    assert snapshot["runs_known"] is False
 
 
 async def test_all_streams_share_one_collector_that_stops_without_clients(
@@ -261,9 +254,8 @@ async def test_a_collector_that_fails_is_logged_and_restarted_by_the_next_client
     ],
 )
 async def test_a_way_that_cannot_be_shown_is_answered_with_the_reason(
-    view: View, monkeypatch: pytest.MonkeyPatch, asked: str, status: int, error: str
+    view: View, asked: str, status: int, error: str
 ) -> None:
-    monkeypatch.setattr(site, "ways_of", partial(ways_of, deadline_s=0.5))
     view.fund()
     view.book("p-1")
     view.take()
@@ -279,12 +271,12 @@ async def test_failures_of_ways_are_logged_once_for_each_outage(
 ) -> None:
     failing = False
 
-    async def ways(*_: object) -> Ways:
+    async def steps(*_: object) -> dict[str, Step]:
         if failing:
-            raise KafkaUnavailableError("no broker answers")
-        return Ways("p-1", ())
+            raise MonitorUnavailableError("no monitor answers")
+        return {}
 
-    monkeypatch.setattr(site, "ways_of", ways)
+    monkeypatch.setattr(Monitor, "steps", steps)
     caplog.set_level(logging.INFO, "services.balances.dashboard.site")
     view.fund()
     view.book("p-1")
@@ -293,5 +285,5 @@ async def test_failures_of_ways_are_logged_once_for_each_outage(
         for failing in (False, True, True, False, False, True):
             assert (await shown.get("/api/payments/p-1/way"))[0] == (503 if failing else 200)
     logged = [(line.getMessage(), vars(line).get("reason")) for line in caplog.records]
-    lost, found = ("ways cannot be read", "no broker answers"), ("ways can be read again", None)
+    lost, found = ("ways cannot be read", "no monitor answers"), ("ways can be read again", None)
     assert logged == [lost, found, lost]

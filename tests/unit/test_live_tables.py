@@ -1,4 +1,4 @@
-"""The page's queries of the view's tables, and the order of a payment's way."""
+"""The page's queries of the view's tables, and payments' ways from the monitor's steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,15 +7,14 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Connection
 
-from services.balances.api.answers import Step
+from services.balances.api.answers import Way, Ways
 from services.balances.dashboard import tables
-from services.balances.dashboard.tables import FOLLOWED_MAX, Looking, Posted, in_order, posted, step_of
+from services.balances.dashboard.tables import Looking, Posted, posted, ways_of
 from services.balances.projection import database
-from shared.eos.records import Record
 from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_ACCEPTED, PAYMENTS_RAW
-from shared.events.headers import ORIGIN, SOURCE, Coordinates
 from shared.events.postings import Decline
+from shared.http.monitor import POSTINGS_MAX, STEPS_MAX, Step
 from tests.ledgers import DEBTOR, P, Q
 from tests.views import View
 
@@ -103,48 +102,50 @@ def test_the_count_uses_the_primary_key(view: View, connection: Connection) -> N
 
 def test_the_postings_of_a_payment_are_bounded(view: View, connection: Connection) -> None:
     offset = view.book("p-1")
-    for number in range(FOLLOWED_MAX + 5):
+    for number in range(POSTINGS_MAX + 5):
         view.post(Q, Decline("common", f"debtor-{number}", "insufficient_funds", "2026-11-02"))
     view.take()
     with connection.begin():
         assert posted(connection, "p-1", None) == [Posted(P, offset, DEBTOR)]
         assert posted(connection, "p-1", "another") == []
-        assert len(posted(connection, "common", None)) == FOLLOWED_MAX
+        assert len(posted(connection, "common", None)) == POSTINGS_MAX
         assert [one.debtor for one in posted(connection, "common", "debtor-3")] == ["debtor-3"]
 
 
-def record(topic: str, offset: int, source: str | None, value: bytes = b"{}") -> Record:
-    headers = ((ORIGIN, b"payments.raw:1:1"), *(((SOURCE, source.encode()),) if source else ()))
-    return Record(topic, 1, offset, 1000 + offset, b"key", value, headers)
-
-
-def test_a_step_describes_its_record_and_names_the_source() -> None:
-    found = record(LEDGER_POSTINGS, 9, "ledger.transfers:1:5", b'{"type":"posting","leg":"debit"}')
-    step = step_of(Coordinates(LEDGER_POSTINGS, 1, 9), found)
-    at, source = "ledger.postings:1:9", "ledger.transfers:1:5"
-    assert step == Step("debit posting", LEDGER_POSTINGS, 1, 9, at, 1009, source, found=True)
-
-
-def test_a_raw_record_has_no_source_even_if_its_sender_sets_the_header() -> None:
-    assert step_of(Coordinates(PAYMENTS_RAW, 1, 1), record(PAYMENTS_RAW, 1, "payments.raw:1:1")).source is None
-
-
-def test_a_missing_record_is_named() -> None:
-    step = step_of(Coordinates(LEDGER_TRANSFERS, 2, 7), None)
-    assert (step.at, step.found, step.timestamp_ms, step.source) == ("ledger.transfers:2:7", False, None, None)
+def steps(sources: dict[tuple[str, int], str | None]) -> dict[str, Step]:
+    """Steps on partition 1, each written at its offset, with their sources."""
+    made = (
+        Step("a record", topic, 1, offset, f"{topic}:1:{offset}", offset, source, found=True)
+        for (topic, offset), source in sources.items()
+    )
+    return {step.at: step for step in made}
 
 
 def test_a_way_goes_from_the_raw_record_to_both_legs() -> None:
-    way = {
-        (LEDGER_POSTINGS, 40): "ledger.transfers:1:30",
-        (LEDGER_TRANSFERS, 30): "ledger.transfers:1:20",
-        (LEDGER_POSTINGS, 25): "ledger.transfers:1:20",
-        (LEDGER_TRANSFERS, 20): "payments.accepted:1:10",
-        (PAYMENTS_ACCEPTED, 10): "payments.raw:1:1",
-        (PAYMENTS_RAW, 1): None,
-    }
-    steps = {}
-    for (topic, offset), source in way.items():
-        at = Coordinates(topic, 1, offset)
-        steps[at] = step_of(at, record(topic, offset, source))
-    assert [step.offset for step in in_order(steps)] == [1, 10, 20, 25, 30, 40]
+    found = steps(
+        {
+            (LEDGER_POSTINGS, 40): "ledger.transfers:1:30",
+            (LEDGER_TRANSFERS, 30): "ledger.transfers:1:20",
+            (LEDGER_POSTINGS, 25): "ledger.transfers:1:20",
+            (LEDGER_TRANSFERS, 20): "payments.accepted:1:10",
+            (PAYMENTS_ACCEPTED, 10): "payments.raw:1:1",
+            (PAYMENTS_RAW, 1): None,
+        }
+    )
+    [way] = ways_of("p-1", [Posted(1, 40, DEBTOR), Posted(1, 25, DEBTOR)], found).ways
+    assert [step.offset for step in way.steps] == [1, 10, 20, 25, 30, 40]
+
+
+def test_each_debtor_has_a_way_of_its_own_and_nothing_else_is_shown() -> None:
+    found = steps({(LEDGER_POSTINGS, offset): None for offset in (7, 8, 9)})
+    ways = ways_of("common", [Posted(1, 8, "b"), Posted(1, 7, "a")], found)
+    of = {name: (found[f"{LEDGER_POSTINGS}:1:{offset}"],) for name, offset in (("a", 7), ("b", 8))}
+    assert ways == Ways("common", (Way("a", of["a"]), Way("b", of["b"])))
+
+
+@pytest.mark.parametrize("length", [1, 2, STEPS_MAX, 5 * STEPS_MAX])
+def test_a_way_without_a_beginning_ends(length: int) -> None:
+    """A monitor that was taken over may name any source, also a record that goes back to itself."""
+    circle = {(LEDGER_POSTINGS, at): f"{LEDGER_POSTINGS}:1:{(at + 1) % length}" for at in range(length)}
+    [way] = ways_of("p-1", [Posted(1, 0, DEBTOR)], steps(dict(circle))).ways
+    assert len(way.steps) == min(length, STEPS_MAX)

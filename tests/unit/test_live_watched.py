@@ -38,7 +38,13 @@ def test_an_invalid_address_is_refused(text: str) -> None:
 
 def test_a_service_that_is_not_shown_is_refused() -> None:
     with pytest.raises(WatchedError, match="there are gateway, ingest"):
-        parse_watched("monitor=127.0.0.1:9101")
+        parse_watched("balances=127.0.0.1:9101")
+
+
+def test_one_monitor_is_watched() -> None:
+    assert parse_watched("monitor=127.0.0.1:9101") == (Watched("monitor", "127.0.0.1", 9101),)
+    with pytest.raises(WatchedError, match="second monitor: name one"):
+        parse_watched("monitor=h:1,ledger=h:2,monitor=h:3")
 
 
 def test_a_duplicate_instance_is_refused() -> None:

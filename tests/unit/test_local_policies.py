@@ -18,12 +18,11 @@ from deploy.local.supervisor import state
 from deploy.local.supervisor.component import DELAY_S_MAX, Backoff, may_restart
 from deploy.local.supervisor.topology import (
     GATEWAY,
-    OBSERVERS,
+    MONITOR,
     SERVICES,
     VIEW,
     Endpoints,
     UnknownServiceError,
-    observer_specs,
     ports_needed,
     service_specs,
 )
@@ -141,6 +140,9 @@ def test_every_service_gets_ports_of_its_own() -> None:
     assert sorted(map(int, taken)) == given
     [view], [gateway] = ([spec for spec in specs if spec.name == name] for name in (VIEW, GATEWAY))
     assert gateway.environment["ONCE_GATEWAY_VIEW_URL"] == view.endpoint
+    watched = [f"{spec.name}=127.0.0.1:{spec.metrics_port}" for spec in specs if spec.name != VIEW]
+    assert view.environment["ONCE_VIEW_WATCHED"].split(",") == watched
+    assert watched[-1].startswith(MONITOR)
     assert all(spec.environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9" for spec in specs)
 
 
@@ -148,7 +150,7 @@ def test_each_service_has_an_identity_of_its_own_or_none_at_all() -> None:
     ports = list(range(1000, 1000 + ports_needed(SERVICES)))
     for authority, directory in ((Authority(Path("/credentials")), "/credentials/"), (None, "")):
         endpoints = dataclasses.replace(ENDPOINTS, authority=authority)
-        for spec in (*service_specs(SERVICES, endpoints, ports), *observer_specs(endpoints, [1])):
+        for spec in service_specs(SERVICES, endpoints, ports):
             files = [spec.environment[name] for name in ("ONCE_TLS_CA_FILE", "ONCE_TLS_IDENTITY_FILE")]
             names = ("authority.pem", f"{spec.name}.pem") if authority else ("", "")
             assert files == [directory + name for name in names]
@@ -157,15 +159,6 @@ def test_each_service_has_an_identity_of_its_own_or_none_at_all() -> None:
 def test_a_port_is_not_drawn_again_before_its_owner_listens() -> None:
     ports = [port for _ in range(100) for port in free_ports(2)]
     assert len(set(ports)) == len(ports)
-
-
-def test_observers_are_not_services_but_are_started_like_them() -> None:
-    specs = observer_specs(ENDPOINTS, [1000])
-    assert not set(OBSERVERS) & set(SERVICES)
-    assert [(spec.name, spec.instance, spec.metrics_port) for spec in specs] == [("monitor", "monitor-0", 1000)]
-    assert specs[0].environment["ONCE_BOOTSTRAP_SERVERS"] == "127.0.0.1:9"
-    with pytest.raises(UnknownServiceError, match="no service monitor"):
-        service_specs(["monitor"], ENDPOINTS, [1000])
 
 
 def test_an_unknown_service_is_refused() -> None:

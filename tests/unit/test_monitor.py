@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from services.monitor import domain, service
-from services.monitor.domain import OPEN_SHOWN_MAX, Partition, Picture, Run, Target
+from services.monitor.domain import OPEN_SHOWN_MAX, Partition, Picture, Target
 from services.monitor.service import Monitor
 from shared.events.operations import RunOutcome
+from shared.http.monitor import Run
 from shared.kafka.client.brokers import Brokers
 from shared.telemetry.server import Health
 
@@ -93,16 +94,12 @@ def outcome(verdict: str, **breaks: int) -> RunOutcome:
     return RunOutcome(1, "000001-aaaaaaaa", "", "", verdict, True, breaks)
 
 
-def run_of(at_ms: int, *, clean: bool, breaks: dict[str, int]) -> Run:
-    return Run(at_ms, clean, breaks, explained=0, oldest_at_ms=None, at_risk_minor={})
-
-
 def test_the_newest_outcome_counts_in_any_order_of_reading() -> None:
     first = domain.last_run(None, 2_000, outcome("breaks", lost=2))
-    assert first == run_of(2_000, clean=False, breaks={"lost": 2})
+    assert first == Run(2_000, outcome("breaks", lost=2))
     assert domain.last_run(first, 1_000, outcome("clean")) == first
-    assert domain.last_run(first, 3_000, outcome("clean")) == run_of(3_000, clean=True, breaks={})
-    assert domain.last_run(first, 3_000, outcome("explained")).clean
+    assert domain.last_run(first, 2_000, outcome("explained")) == Run(2_000, outcome("explained"))
+    assert domain.last_run(first, 3_000, outcome("clean")) == Run(3_000, outcome("clean"))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +132,7 @@ def test_every_gauge_shows_its_part_and_a_series_ends_with_its_subject(shown: se
         transactions={0: {"a": 4.0}, 1: {"b": 0.1}},
         hanging={HERE: 2},
         behind={"ledger": {THERE: 3}},
-        run=Run(5_000, clean=False, breaks={"lost": 1}, explained=2, oldest_at_ms=4_000, at_risk_minor={"EUR": 7.0}),
+        run=Run(5_000, RunOutcome(2, "cut", "", "", "breaks", True, {"lost": 1}, 2, 4_000, {"EUR": "7"})),
     )
     assert series("kafka_cluster_transactions_ongoing") == {(): 2}
     assert series("kafka_cluster_transaction_open_seconds") == {("a",): 4.0}
@@ -149,13 +146,13 @@ def test_every_gauge_shows_its_part_and_a_series_ends_with_its_subject(shown: se
     assert series("once_reconcile_breaks_explained") == {(): 2}
     assert series("once_reconcile_oldest_break_timestamp_seconds") == {(): 4}
     assert series("once_reconcile_at_risk_minor_units") == {("EUR",): 7}
-    shown.picture = Picture(asked=True, run=run_of(6_000, clean=True, breaks={}))
+    shown.picture = Picture(asked=True, run=Run(6_000, outcome("explained")))
     assert series("kafka_cluster_transactions_ongoing") == {(): 0}
     assert series("kafka_cluster_transaction_open_seconds") == {}
     assert series("once_reconcile_breaks") == {}
     assert series("once_reconcile_clean") == {(): 1}
 
 
-def test_an_interval_of_0_is_refused() -> None:
+def test_an_interval_of_0_is_refused(shown: service.Shown) -> None:
     with pytest.raises(ValueError, match="above 0"):
-        Monitor(Brokers("127.0.0.1:1"), Health(), interval_s=0)
+        Monitor(Brokers("127.0.0.1:1"), Health(), shown, interval_s=0)

@@ -2,13 +2,13 @@
 
 import re
 
-from deploy.local.supervisor.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import SERVICES
 from deploy.security.principals import CLIENTS, MAPPING_RULES, broker, super_users
 from shared.kafka.admin.rules import PRINCIPALS, RECONCILIATION
 
 
 def test_every_service_is_a_principal_and_no_name_is_taken_twice() -> None:
-    assert set(PRINCIPALS) == {*SERVICES, *OBSERVERS, RECONCILIATION}
+    assert set(PRINCIPALS) == {*SERVICES, RECONCILIATION}
     assert len(set(CLIENTS)) == len(CLIENTS)
     assert not {broker(i) for i in range(9)} & set(CLIENTS)
 

@@ -59,6 +59,7 @@ def test_every_surface_has_a_section() -> None:
         "Clients and keys",
         "Gateway",
         "View and page",
+        "Monitor",
         "PostgreSQL",
         "Redis",
         "Webhooks and mail",

@@ -1,6 +1,6 @@
-"""Monitoring of the local stack: Prometheus, the Redis exporter and the observers, as supervised processes.
+"""Monitoring of the local stack: Prometheus and the Redis exporter, as supervised processes.
 
-Invariant: all of them listen on loopback; Prometheus finds the rules of deploy/prometheus and keeps its data and its
+Invariant: both listen on loopback; Prometheus finds the rules of deploy/prometheus and keeps its data and its
 names of instances over restarts, within a bound. The exporter signs in to a secured Redis as a user that reads figures
 only. The brokers' own part is the agent that LocalKafka loads.
 
@@ -8,7 +8,7 @@ Intervals are short because drills wait for alerts; a production Prometheus take
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -19,9 +19,9 @@ from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.prerequisites import require_prometheus, require_redis_exporter
 from deploy.local.process import ManagedProcess
 from deploy.local.redis.server import LocalRedis
-from deploy.local.supervisor.component import Component, http_ready, service_component
+from deploy.local.supervisor.component import Component, http_ready
 from deploy.local.supervisor.state import PROMETHEUS
-from deploy.local.supervisor.topology import OBSERVERS, Endpoints, ServiceSpec, observer_specs, ports_needed
+from deploy.local.supervisor.topology import ServiceSpec
 from deploy.security.files import read_password, replace
 from deploy.security.principals import REDIS_EXPORTER
 from deploy.security.redis_users import EXPORTER
@@ -135,8 +135,6 @@ class Monitoring:
         directory: for Prometheus' configuration and data.
         kafka: with metrics.
         services: those that run.
-        endpoints: what the observers are connected to.
-        extra: further variables for them.
 
     Raises:
         PrerequisiteError: Prometheus or the Redis exporter is missing.
@@ -150,19 +148,15 @@ class Monitoring:
         kafka: LocalKafka,
         redis: LocalRedis,
         services: Sequence[ServiceSpec],
-        endpoints: Endpoints,
-        extra: Mapping[str, str],
     ) -> None:
         self._port, exporter_port = free_ports(2)
-        specs = observer_specs(endpoints, free_ports(ports_needed(OBSERVERS)))
-        self.observers = {spec.name: service_component(spec, logs, extra) for spec in specs}
         self._exporter = RedisExporter(exporter_port, redis, directory, logs)
         self.redis_exporter = self._exporter.component
         self._config_path = directory / "prometheus.yml"
         self._data_path = directory / "data"
         self.prometheus = self._prometheus(logs)
         self._targets = [
-            *(Target(spec.name, spec.instance, spec.metrics_port) for spec in (*services, *specs)),
+            *(Target(spec.name, spec.instance, spec.metrics_port) for spec in services),
             *(
                 Target(KAFKA_JOB, f"broker-{node.node_id}", port, {"broker": str(node.node_id)})
                 for node, port in zip(kafka.nodes, kafka.metrics_ports, strict=True)
@@ -177,8 +171,8 @@ class Monitoring:
 
     @property
     def components(self) -> list[Component]:
-        """All processes: the observers, the exporter, Prometheus."""
-        return [*self.observers.values(), self.redis_exporter, self.prometheus]
+        """Both processes: the exporter, Prometheus."""
+        return [self.redis_exporter, self.prometheus]
 
     def start(self) -> None:
         """Write Prometheus' configuration and start all; returns before they are ready."""

@@ -23,7 +23,7 @@ from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.redis.server import LocalRedis, RedisNotReadyError
 from deploy.local.supervisor.component import Component, service_component
 from deploy.local.supervisor.monitoring import Monitoring
-from deploy.local.supervisor.topology import SERVICES, Endpoints, ports_needed, service_specs
+from deploy.local.supervisor.topology import MONITOR, SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
 from deploy.security.files import make_once, secret
@@ -70,7 +70,7 @@ class Stack:
         partitions: of each topic; topics that are there with another number are refused.
         replication_factor: of the topics that are created, at most `brokers`; None is that, or 3 where there are more.
         heap_mb: the heap of each broker, MiB.
-        monitoring: whether brokers and Redis serve figures too, and observers and a Prometheus run; see `monitoring`.
+        monitoring: whether brokers and Redis serve figures too, and the monitor and a Prometheus run; see `monitoring`.
         secure: whether brokers and their clients speak mutual TLS under the rules of shared/kafka/admin/rules.py, and
             Redis likewise under those of deploy/security/redis_users.py. Certificates are in `data/credentials`.
         environment: further variables for every service.
@@ -127,15 +127,12 @@ class Stack:
             self.kafka.authority,
             None if self.kafka.authority is None else self.redis.password_file(redis_users.OUTBOX),
         )
-        specs = service_specs(services, endpoints, free_ports(ports_needed(services)))
+        names = tuple(dict.fromkeys((*services, MONITOR) if monitoring else services))
+        specs = service_specs(names, endpoints, free_ports(ports_needed(names)))
         self._webhook_key_file = endpoints.webhook_key_file
         extra = environment or {}
         self.services = {spec.name: service_component(spec, logs, extra) for spec in specs}
-        self.monitoring = (
-            Monitoring(data / "prometheus", logs, self.kafka, self.redis, specs, endpoints, extra)
-            if monitoring
-            else None
-        )
+        self.monitoring = Monitoring(data / "prometheus", logs, self.kafka, self.redis, specs) if monitoring else None
         self.complete = False
         self._partitions = partitions
         self._replication_factor = replication_factor or min(brokers, REPLICATION_FACTOR)

@@ -15,11 +15,10 @@ from shared.kafka.client.access import Tls
 
 VIEW = "balances"
 GATEWAY = "gateway"
-SERVICES = (GATEWAY, "ingest", "transform", "ledger", "outbox", VIEW)
+MONITOR = "monitor"
+SERVICES = (GATEWAY, "ingest", "transform", "ledger", "outbox", VIEW, MONITOR)
 HTTP_PORTS = {GATEWAY: "ONCE_GATEWAY_PORT", VIEW: "ONCE_VIEW_PORT"}
 """Services with an HTTP interface of their own, each with the variable of its port."""
-OBSERVERS = ("monitor",)
-"""Services that process nothing: they ask the cluster and export what it answers. Started with monitoring only."""
 _INSTANCE = "0"
 
 
@@ -70,7 +69,7 @@ class ServiceSpec:
 
 
 def ports_needed(names: Sequence[str]) -> int:
-    """Number of ports that these services, or observers, take."""
+    """Number of ports that these services take."""
     return len(names) + sum(name in HTTP_PORTS for name in names)
 
 
@@ -89,12 +88,6 @@ def service_specs(names: Sequence[str], endpoints: Endpoints, ports: Sequence[in
     if view is not None and gateway is not None:
         gateway.environment["ONCE_GATEWAY_VIEW_URL"] = view.endpoint
     return specs
-
-
-def observer_specs(endpoints: Endpoints, ports: Sequence[int]) -> list[ServiceSpec]:
-    """One specification for each of OBSERVERS, in their order; takes `ports_needed(OBSERVERS)` of the ports."""
-    free = iter(ports)
-    return [_spec(name, endpoints, free) for name in OBSERVERS]
 
 
 def connections(name: str, endpoints: Endpoints) -> dict[str, str]:

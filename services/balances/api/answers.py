@@ -13,6 +13,7 @@ from msgspec import Meta
 from services.balances.projection.progress import Position
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import Coordinates
+from shared.http.monitor import Step
 
 Minor = Annotated[str, Meta(pattern="^(0|-?[1-9][0-9]*)$")]
 """Minor units of any size, in decimal."""
@@ -262,28 +263,6 @@ class Payments(msgspec.Struct, frozen=True):
     payments: tuple[Payment, ...]
     more: bool
     as_of: tuple[Position, ...]
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One record of a payment's way.
-
-    Attributes:
-        what: what the record is: raw, accepted, transfer, debit posting and the like.
-        topic, partition, offset: its coordinates.
-        at: the same, as topic:partition:offset.
-        timestamp_ms: when it was written, milliseconds since 1970 UTC; null where it is not found.
-        source: coordinates of the record that it was made from; null for the raw one.
-        found: whether it is there, committed; of one that is not, nothing else is known.
-    """
-
-    what: str
-    topic: str
-    partition: int
-    offset: int
-    at: str
-    timestamp_ms: int | None
-    source: str | None
-    found: bool
 
 
 class Way(msgspec.Struct, frozen=True):

@@ -219,7 +219,7 @@ def _get(path: str, operation: _Operation, partitions: int) -> dict[str, Any]:
         403: "The key has no scope read, or the account is not of its client.",
         404: operation.missing,
         421: "The Host is not a name of the view.",
-        503: "The view's database or the brokers do not answer, or too many requests are under way.",
+        503: "The view's database, the brokers or the monitor do not answer, or too many requests are under way.",
         504: "The view has not read what at_least names within the timeout." if _waits(operation.query) else None,
     }
     return {

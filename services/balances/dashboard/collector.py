@@ -8,19 +8,19 @@ never those that it missed.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError, freshness_of
 from services.balances.dashboard import probes
 from services.balances.dashboard.derive import Memory, derive
-from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Seen, ViewLook, Watched
-from services.balances.dashboard.probes import ClusterWatch
+from services.balances.dashboard.observed import MONITOR, Instance, Seen, ViewLook, Watched
+from services.balances.dashboard.probes import Monitor
 from services.balances.dashboard.snapshot import Snapshot
 from services.balances.dashboard.tables import Looking
 from services.balances.projection.progress import Progress, as_of
-from shared.kafka.client.access import Bootstrap
+from shared.http.monitor import ClusterState, Run
 from shared.telemetry.server import Health
 
 
@@ -113,28 +113,29 @@ class Collector:
         self,
         watched: Sequence[Watched],
         *,
-        bootstrap_servers: Bootstrap,
+        monitor: Monitor,
         partitions: int,
         reader: Reader,
         progress: Progress,
         health: Health,
         publish: Callable[[Snapshot], None],
     ) -> None:
-        self._watched = tuple(watched)
+        self._watched = tuple(one for one in watched if one.service != MONITOR)
+        self._monitor = monitor
         self._partitions = partitions
         self._reader = reader
         self._progress = progress
         self._health = health
         self._publish = publish
-        self._cluster_watch = ClusterWatch(bootstrap_servers, self._silent, self._take_cluster, self._take_runs)
         self._looking = Looking()
         self._memory = Memory()
         self._instances: dict[Watched, Instance] = {}
         self._view: ViewLook | None = None
         self._view_failure = ""
-        self._cluster: ClusterLook | None = None
+        self._cluster: ClusterState | None = None
         self._cluster_failure = ""
-        self._runs: tuple[Run, ...] | None = None
+        self._run: Run | None = None
+        self._runs_known = False
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -142,7 +143,7 @@ class Collector:
         async with probes.session() as client, asyncio.TaskGroup() as tasks:
             for watched in self._watched:
                 tasks.create_task(probes.watch(client, watched, self._take_instance))
-            tasks.create_task(self._cluster_watch.watch())
+            tasks.create_task(self._monitor.watch(client, self._take_cluster))
             tasks.create_task(self._watch_view())
             tasks.create_task(self._rounds())
 
@@ -190,7 +191,8 @@ class Collector:
                 view_failure=self._view_failure,
                 cluster=self._cluster,
                 cluster_failure=self._cluster_failure,
-                runs=self._runs,
+                run=self._run,
+                runs_known=self._runs_known,
             ),
         )
         self._publish(snapshot)
@@ -201,16 +203,12 @@ class Collector:
         if before is None or before.answer is not instance.answer:
             self._changed.set()
 
-    def _silent(self) -> Collection[str]:
-        return {one.watched.service for one in self._instances.values() if one.answer is Answer.SILENT}
-
-    def _take_cluster(self, look: ClusterLook | None, failure: str) -> None:
-        if self._cluster_failure != failure or (self._cluster is None and look is not None):
+    def _take_cluster(self, state: ClusterState | None, failure: str) -> None:
+        if self._cluster_failure != failure or (self._cluster is None and state is not None):
             self._changed.set()
-        self._cluster, self._cluster_failure = look, failure
-
-    def _take_runs(self, runs: tuple[Run, ...]) -> None:
-        self._runs = runs
+        self._cluster, self._cluster_failure = state, failure
+        if state is not None:
+            self._run, self._runs_known = state.run, True
 
     async def _watch_view(self) -> None:
         loop = asyncio.get_running_loop()

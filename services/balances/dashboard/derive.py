@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from services.balances.dashboard import observed, snapshot, stages
-from services.balances.dashboard.evidence import Fencing, Rest, fencing_after, last_run, rest_after
+from services.balances.dashboard.evidence import Fencing, Rest, fencing_after, rest_after
 from services.balances.dashboard.invariants import Judged, judge, sums
-from services.balances.dashboard.observed import Answer, Run, Seen, ViewLook
+from services.balances.dashboard.observed import Answer, Seen, ViewLook
 from services.balances.dashboard.snapshot import Counter, Currency, Hop, Reconciliation, Snapshot, View
 from services.balances.dashboard.stages import BALANCES, READERS, Count, Counted, States, Tally, advance
 from services.balances.projection.progress import overall
@@ -19,6 +19,7 @@ from services.balances.projection.rows import CLIENTS, DECLINE
 from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_RAW
 from shared.events.postings import CREDIT, DEBIT
 from shared.events.reference import MINOR_DIGITS
+from shared.http.monitor import Run
 from shared.telemetry import catalogue
 
 
@@ -44,9 +45,8 @@ def _currency(view: ViewLook, currency: str, total: int) -> Currency:
     return Currency(currency, MINOR_DIGITS.get(currency, 0), str(clients), house, str(total))
 
 
-def reconciliation_of(runs: tuple[Run, ...]) -> Reconciliation | None:
+def reconciliation_of(last: Run | None) -> Reconciliation | None:
     """The newest outcome; None without any."""
-    last = last_run(runs)
     if last is None:
         return None
     outcome = last.outcome
@@ -117,7 +117,8 @@ def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
     brokers = None if seen.cluster is None else seen.cluster.brokers
     brokers_seen = max(before.brokers_seen, brokers or 0)
     posted = _posted(before.posted, seen)
-    log = snapshot.after(before.log, seen.at_ms, services, brokers, brokers_seen, lights)
+    alive = snapshot.Alive(brokers, brokers_seen, seen.cluster_failure)
+    log = snapshot.after(before.log, seen.at_ms, services, alive, lights)
     states = {name: (service.state, service.since_ms) for name, service in services.items()}
     memory = Memory(tally, posted, rest, fencing, judged, brokers_seen, states, log)
     started = [started_s for started_s in tally.started.values() if started_s]
@@ -135,8 +136,8 @@ def derive(before: Memory, seen: Seen) -> tuple[Memory, Snapshot]:
         redis_trusted=stages.trusted(seen),
         view=None if seen.view is None else view_of(seen.view),
         view_failure=seen.view_failure,
-        runs_known=seen.runs is not None,
-        reconciliation=reconciliation_of(seen.runs or ()),
+        runs_known=seen.runs_known,
+        reconciliation=reconciliation_of(seen.run),
         lights=lights,
         events=log.events,
     )
@@ -165,7 +166,7 @@ def _hop(topic: str, seen: Seen, tally: Tally, posted: Counted) -> Hop:
 
 
 def _lag(topic: str, reader: str, seen: Seen) -> tuple[int | None, bool]:
-    """A reader's own lag; while it does not answer, that of its group's committed offsets."""
+    """A reader's own lag; while it reports none, that of its group's committed offsets."""
     if reader == BALANCES:
         return None if seen.view is None else overall(seen.view.positions).offsets_behind, False
     lags = [

@@ -1,4 +1,4 @@
-"""Evidence for or against an invariant, gathered in several rounds: quiescence, epochs, reconciliations. Pure.
+"""Evidence for or against an invariant, gathered in several rounds: quiescence, and epochs. Pure.
 
 Invariant: the pipeline counts as quiescent only after nothing moved for REST_S seconds with all services ready, nothing
 lagging and no transaction open. What is judged of a quiescent system is judged then and not before.
@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from services.balances.dashboard.observed import Answer, Instance, Run, Scrape, Seen, series, total
+from services.balances.dashboard.observed import Answer, Instance, Scrape, Seen, series, total
 from shared.telemetry import catalogue
 from shared.telemetry.metrics import COMMITTED
 
@@ -121,8 +121,3 @@ def _committed(scrape: Scrape) -> float:
     return sum(
         value for labels, value in series(scrape, catalogue.TRANSACTIONS).items() if labels[outcome] == COMMITTED
     )
-
-
-def last_run(runs: Iterable[Run]) -> Run | None:
-    """The newest outcome, which has all open breaks; None without any."""
-    return max(runs, key=lambda run: run.at_ms, default=None)

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from services.balances.dashboard.evidence import Fencing, Rest, last_run
-from services.balances.dashboard.observed import Run, Seen, ViewLook
+from services.balances.dashboard.evidence import Fencing, Rest
+from services.balances.dashboard.observed import Seen, ViewLook
 from services.balances.dashboard.snapshot import Light, Standing
 from shared.events.postings import CREDIT, DEBIT
 
@@ -201,15 +201,15 @@ def judge(before: Judged, seen: Seen, rest: Rest, fencing: Fencing, refused: int
                 live[row.id] = verdict
             verdicts.append((words, verdict))
         if row.kinds:
-            verdicts.append(("the reconciliation", _reconciled(row, seen.runs)))
+            verdicts.append(("the reconciliation", _reconciled(row, seen)))
         lights.append(_light(row, verdicts))
     return Judged(live), tuple(lights)
 
 
-def _reconciled(row: Invariant, runs: Iterable[Run] | None) -> Verdict:
-    if runs is None:
-        return _unknown("the topic reconciliation.runs was not read yet")
-    last = last_run(runs)
+def _reconciled(row: Invariant, seen: Seen) -> Verdict:
+    if not seen.runs_known:
+        return _unknown("the last reconciliation is not known yet")
+    last = seen.run
     if last is None:
         return _unknown("there was no reconciliation yet")
     found = {

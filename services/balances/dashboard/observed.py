@@ -1,4 +1,4 @@
-"""Observations of the collector: the watched instances and their answers, the view's database, the cluster. Pure.
+"""Observations of the collector: watched instances and their answers, the view's database, the monitor's word. Pure.
 
 Plain values; what could not be asked is None. Times in `_s` are of a monotonic clock. Of a service's /metrics only the
 figures of the page are parsed, by the catalogue's names and order of labels. Other lines are skipped before they are
@@ -13,11 +13,13 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.balances.projection.progress import Position
-from shared.events.operations import RunOutcome
+from shared.http.monitor import ClusterState, Run
 from shared.telemetry import catalogue
 from shared.telemetry.catalogue import Kind, Metric
 
 SERVICES: Final = ("gateway", "ingest", "transform", "ledger", "outbox")  # in the order in which records pass
+MONITOR: Final = "monitor"
+"""Watched as well, and not shown: it answers for the brokers."""
 _PORTS: Final = range(1, 65_536)
 
 
@@ -39,7 +41,8 @@ class Watched(NamedTuple):
 def parse_watched(text: str) -> tuple[Watched, ...]:
     """Parse `ingest=127.0.0.1:9101,ingest=127.0.0.1:9102,ledger=127.0.0.1:9103`; empty for no instance.
 
-    Raises WatchedError if an item is not `service=host:port`, names another service, or comes twice.
+    Raises WatchedError if an item is not `service=host:port`, names another service, or comes twice, or if two name a
+    monitor.
     """
     found: list[Watched] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -47,11 +50,13 @@ def parse_watched(text: str) -> tuple[Watched, ...]:
         host, _, port = address.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal()) or int(port) not in _PORTS:
             raise WatchedError(f"{item!r} is not service=host:port")
-        if service not in SERVICES:
-            raise WatchedError(f"{item!r} names no service that is shown; there are {', '.join(SERVICES)}")
+        if service not in {*SERVICES, MONITOR}:
+            raise WatchedError(f"{item!r} names no service of the page; there are {', '.join((*SERVICES, MONITOR))}")
         watched = Watched(service, host, int(port))
         if watched in found:
             raise WatchedError(f"{item!r} comes twice")
+        if service == MONITOR and any(one.service == MONITOR for one in found):
+            raise WatchedError(f"{item!r} is a second monitor: name one")
         found.append(watched)
     return tuple(found)
 
@@ -154,22 +159,6 @@ class ViewLook(msgspec.Struct, frozen=True):
     balances: Mapping[tuple[str, str], int]
 
 
-class ClusterLook(msgspec.Struct, frozen=True):
-    """The cluster."""
-
-    brokers: int  # alive
-    lso_lag: Mapping[str, int]  # high watermark minus last stable offset, by topic, summed over its partitions
-    # From a group's committed offsets to the last stable ones, markers counted; only of services that do not answer
-    behind: Mapping[str, int] = {}
-
-
-class Run(msgspec.Struct, frozen=True):
-    """A reconciliation's outcome, written at `at_ms` since 1970 UTC."""
-
-    at_ms: int
-    outcome: RunOutcome
-
-
 class Seen(msgspec.Struct, frozen=True):
     """All of it at one moment."""
 
@@ -180,6 +169,7 @@ class Seen(msgspec.Struct, frozen=True):
     own: Mapping[str, str] = {}  # why the view itself is not ready, by condition
     view: ViewLook | None = None  # None while its database does not answer: `view_failure` says why
     view_failure: str = ""
-    cluster: ClusterLook | None = None  # None while it does not answer: `cluster_failure` says why
+    cluster: ClusterState | None = None  # None while it is not known: `cluster_failure` says why
     cluster_failure: str = ""
-    runs: tuple[Run, ...] | None = None  # in no order; None until the topic was read
+    run: Run | None = None  # the newest reconciliation; None without any
+    runs_known: bool = False  # whether `run` was ever read

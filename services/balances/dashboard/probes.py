@@ -1,28 +1,22 @@
-"""Requests of the page: /readyz and /metrics of each watched instance, and the state of the cluster, read-only.
+"""Requests of the page: /readyz and /metrics of each watched instance, and what the monitor knows; read-only.
 
-Invariant: each request has a bound. A silent instance delays no other; one that was killed or stopped is known to be
-silent within INSTANCE_PERIOD_S + INSTANCE_ANSWER_S. A cluster that does not answer is a failure in words, and the next
-request opens a new connection.
+Invariant: each request has a bound, in time and bytes, and follows no redirect. A silent instance delays no other; one
+that was killed or stopped is known to be silent within INSTANCE_PERIOD_S + INSTANCE_ANSWER_S. A monitor that does not
+answer, or not as it should, is a failure in words.
 """
 
 import asyncio
 import json
-import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 
-from services.balances.dashboard.observed import Answer, ClusterLook, Instance, Run, Scrape, Watched, parse_scrape
-from services.balances.dashboard.stages import READERS
-from shared.eos.records import Record
-from shared.events.catalogue import RECONCILIATION_RUNS
-from shared.events.operations import decode_run_outcome
-from shared.kafka.client.access import Bootstrap
-from shared.kafka.client.cluster import LATEST, Cluster, Target
-from shared.kafka.client.errors import KafkaUnavailableError
-from shared.kafka.client.reader import committed_offsets, read_topics
+from services.balances.dashboard.observed import MONITOR, Answer, Instance, Scrape, Watched, parse_scrape
+from shared.events.headers import Coordinates
+from shared.http.monitor import AT, CLUSTER_PATH, STEPS_PATH, ClusterState, Refused, Step, Steps
 
 # A busy service on a busy machine answers in a few tenths of a second, and a loss must show within two seconds
 INSTANCE_PERIOD_S: Final = 0.5
@@ -33,8 +27,10 @@ _REASON_MAX: Final = 200
 OnInstance = Callable[[Instance], None]
 
 
-def session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=INSTANCE_ANSWER_S), auto_decompress=False)
+def session(answer_s: float | None = None) -> aiohttp.ClientSession:
+    """Make a session whose requests have `answer_s` seconds each, INSTANCE_ANSWER_S by default."""
+    timeout = aiohttp.ClientTimeout(total=INSTANCE_ANSWER_S if answer_s is None else answer_s)
+    return aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
 
 
 async def watch(client: aiohttp.ClientSession, watched: Watched, on_instance: OnInstance) -> None:
@@ -83,7 +79,7 @@ async def _metrics(client: aiohttp.ClientSession, base: str) -> Scrape | None:
 
 async def _get(client: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
     """Status and body, bounded in size and time."""
-    async with client.get(url) as response:
+    async with client.get(url, allow_redirects=False) as response:
         body = bytearray()
         async for chunk in response.content.iter_any():
             body += chunk
@@ -92,87 +88,66 @@ async def _get(client: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
         return response.status, bytes(body)
 
 
-CLUSTER_PERIOD_S: Final = 1.0
-CLUSTER_ANSWER_S: Final = 3.0  # a failover takes a little longer, and is shown meanwhile
-READ_RUNS_S: Final = 20.0  # for new outcomes: one record for each night
+STEPS_ANSWER_S: Final = 7.0  # the monitor's own deadline is 5 s
+UNWATCHED: Final = "no monitor is watched: name one in ONCE_VIEW_WATCHED"
 
-Silent = Callable[[], Collection[str]]
-OnLook = Callable[[ClusterLook | None, str], None]
-OnRuns = Callable[[tuple[Run, ...]], None]
-
-log = logging.getLogger(__name__)
+OnState = Callable[[ClusterState | None, str], None]
+S = TypeVar("S", bound=msgspec.Struct)
 
 
-class ClusterWatch:
-    """Looks at the cluster again and again.
+class MonitorUnavailableError(Exception):
+    """The monitor did not give what it was asked for; the message says why."""
 
-    Args:
-        silent: names the services that do not answer now.
-        on_look: takes each look, or None and the failure.
-        on_runs: takes all known outcomes, the first time and when there are new ones.
-    """
 
-    def __init__(self, bootstrap_servers: Bootstrap, silent: Silent, on_look: OnLook, on_runs: OnRuns) -> None:
-        self._bootstrap_servers = bootstrap_servers
-        self._silent = silent
-        self._on_look = on_look
-        self._on_runs = on_runs
-        self._runs: list[Run] = []
-        self._runs_read: dict[Target, int] | None = None
+class Monitor:
+    """The monitor among the watched instances, or none."""
 
-    async def watch(self) -> None:
+    def __init__(self, watched: Iterable[Watched]) -> None:
+        self._watched = next((one for one in watched if one.service == MONITOR), None)
+
+    async def watch(self, client: aiohttp.ClientSession, on_state: OnState) -> None:
+        """Ask for the cluster's state again and again; `on_state` takes each, or None and the failure."""
+        loop = asyncio.get_running_loop()
         while True:
+            begun_s = loop.time()
             try:
-                await self._connected()
-            except KafkaUnavailableError as error:
-                self._on_look(None, str(error))
-            except TimeoutError:
-                self._on_look(None, f"no answer from the brokers within {CLUSTER_ANSWER_S:g} s")
-            await asyncio.sleep(CLUSTER_PERIOD_S)
+                on_state(await self._state(client), "")
+            except MonitorUnavailableError as error:
+                on_state(None, str(error))
+            await asyncio.sleep(max(begun_s + INSTANCE_PERIOD_S - loop.time(), 0.0))
 
-    async def _connected(self) -> None:
-        """Look over one connection, until it fails."""
-        async with Cluster(self._bootstrap_servers, client_id="balances-page", deadline_s=CLUSTER_ANSWER_S) as cluster:
-            targets = await cluster.partitions([*READERS, RECONCILIATION_RUNS])
-            while True:
-                async with asyncio.timeout(CLUSTER_ANSWER_S):
-                    stable, look = await self._look(cluster, targets)
-                self._on_look(look, "")
-                if self._runs_read is None or any(
-                    stable[target] > self._runs_read.get(target, 0)
-                    for target in targets
-                    if target[0] == RECONCILIATION_RUNS
-                ):
-                    await self._read_runs()
-                await asyncio.sleep(CLUSTER_PERIOD_S)
+    async def _state(self, client: aiohttp.ClientSession) -> ClusterState:
+        state = await self._ask(client, CLUSTER_PATH, ClusterState)
+        if state.failure:
+            raise MonitorUnavailableError(f"the brokers do not answer all: {state.failure[:_REASON_MAX]}")
+        return state
 
-    async def _look(self, cluster: Cluster, targets: list[Target]) -> tuple[Mapping[Target, int], ClusterLook]:
-        await cluster.refresh()
-        # The stable offsets first: what moves in between shows as held back for a moment, never as less than nothing
-        stable = await cluster.offsets(targets, LATEST, committed=True)
-        ends = await cluster.offsets(targets, LATEST)
-        lso_lag: dict[str, int] = {}
-        for target in targets:
-            lso_lag[target[0]] = lso_lag.get(target[0], 0) + max(ends[target] - stable[target], 0)
-        silent, behind = self._silent(), {}
-        for topic, reader in READERS.items():
-            if reader in silent:
-                committed = await committed_offsets(cluster, reader, topic)
-                at = {target: committed.get(target[1], 0) for target in targets if target[0] == topic}
-                behind[reader] = sum(max(stable[target] - offset, 0) for target, offset in at.items())
-        return stable, ClusterLook(len(cluster.brokers), lso_lag, behind)
+    async def steps(self, postings: Iterable[Coordinates]) -> dict[str, Step]:
+        """The records that postings go back to, by their coordinates; MonitorUnavailableError if one lacks."""
+        places = [str(at) for at in postings]
+        query = urlencode([(AT, place) for place in places])
+        async with session(STEPS_ANSWER_S) as client:
+            found = await self._ask(client, f"{STEPS_PATH}?{query}", Steps)
+        steps = {step.at: step for step in found.steps}
+        if missing := [place for place in places if place not in steps]:
+            raise MonitorUnavailableError(f"the monitor does not answer for {missing[0]}")
+        return steps
 
-    async def _read_runs(self) -> None:
-        async with asyncio.timeout(READ_RUNS_S):
-            self._runs_read = await read_topics(
-                self._bootstrap_servers, [RECONCILIATION_RUNS], self._take_runs, start=self._runs_read
-            )
-        self._on_runs(tuple(self._runs))
-
-    def _take_runs(self, _topic: str, partition: int, records: list[Record]) -> None:
-        for record in records:
-            try:
-                self._runs.append(Run(record.timestamp_ms, decode_run_outcome(record.value or b"")))
-            except msgspec.DecodeError as error:
-                where = f"{RECONCILIATION_RUNS}:{partition}:{record.offset}"
-                log.warning("outcome not understood", extra={"at": where, "reason": str(error)})
+    async def _ask(self, client: aiohttp.ClientSession, path: str, kind: type[S]) -> S:
+        if self._watched is None:
+            raise MonitorUnavailableError(UNWATCHED)
+        try:
+            status, body = await _get(client, f"http://{self._watched.host}:{self._watched.port}{path}")
+        except TimeoutError as error:
+            raise MonitorUnavailableError("the monitor does not answer in time") from error
+        except aiohttp.ClientConnectionError as error:
+            raise MonitorUnavailableError("the monitor does not answer at its address") from error
+        except aiohttp.ClientError as error:
+            raise MonitorUnavailableError("the monitor's answer cannot be read") from error
+        try:
+            if status == 200:
+                return msgspec.json.decode(body, type=kind)
+            refused = msgspec.json.decode(body, type=Refused).detail
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise MonitorUnavailableError(f"the monitor's answer, {status}, is not understood") from error
+        raise MonitorUnavailableError(f"the monitor answers {status}: {refused[:_REASON_MAX]}")

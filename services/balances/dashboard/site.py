@@ -20,16 +20,15 @@ from services.balances.api.reader import Reader, busy
 from services.balances.api.routes import answering
 from services.balances.dashboard.collector import Client, Collector, Hub, TooManyClientsError
 from services.balances.dashboard.observed import Watched
+from services.balances.dashboard.probes import Monitor, MonitorUnavailableError
 from services.balances.dashboard.snapshot import Snapshot, encode_snapshot
 from services.balances.dashboard.tables import posted, ways_of
 from services.balances.projection.progress import Progress
 from shared.http.serving import Places, json_answer
-from shared.kafka.client.access import Bootstrap
-from shared.kafka.client.errors import KafkaUnavailableError
 from shared.telemetry.server import Health
 
 CLIENTS_MAX: Final = 64
-WAYS_MAX: Final = 4  # ways being looked up at once: each one opens connections of its own
+WAYS_MAX: Final = 4  # ways being looked up at once, as many as the monitor reads
 RETRY_MS: Final = 1000
 HEARTBEAT_S: Final = 5.0
 STALLED_S: Final = 15.0
@@ -70,18 +69,17 @@ class Live:
         self,
         watched: Sequence[Watched],
         *,
-        bootstrap_servers: Bootstrap,
         partitions: int,
         reader: Reader,
         progress: Progress,
         health: Health,
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
         self._reader = reader
+        self._monitor = Monitor(watched)
         self._hub = Hub(CLIENTS_MAX, self._on_watched)
         self._collector = Collector(
             watched,
-            bootstrap_servers=bootstrap_servers,
+            monitor=self._monitor,
             partitions=partitions,
             reader=reader,
             progress=progress,
@@ -126,17 +124,16 @@ class Live:
                 detail = "nothing was posted of this payment_id, as far as the view has read"
                 raise RefusedError(Refusal.NOT_FOUND, detail)
             try:
-                ways = await ways_of(self._bootstrap_servers, payment_id, found)
-            except KafkaUnavailableError as error:
+                steps = await self._monitor.steps(one.at for one in found)
+            except MonitorUnavailableError as error:
                 if not self._ways_failing:  # once for each outage, not for each request
                     self._ways_failing = True
                     log.warning("ways cannot be read", extra={"reason": str(error)})
-                detail = "the brokers did not answer in time: ask again"
-                raise RefusedError(Refusal.KAFKA_UNAVAILABLE, detail) from error
+                raise RefusedError(Refusal.KAFKA_UNAVAILABLE, f"{error}; ask again later") from error
         if self._ways_failing:
             self._ways_failing = False
             log.info("ways can be read again")
-        return json_answer(ways, 200)
+        return json_answer(ways_of(payment_id, found, steps), 200)
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._hub.publish(encode_snapshot(snapshot))

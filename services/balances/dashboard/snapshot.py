@@ -120,7 +120,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     at_ms: int  # by the view's clock, milliseconds since 1970 UTC
     since_ms: int | None  # since when the services count: the start of the oldest process; null if none has answered
-    brokers: int | None  # alive; null if the cluster does not answer: `cluster_failure` says why
+    brokers: int | None  # alive; null if that is not known: `cluster_failure` says why
     brokers_seen: int
     cluster_failure: str
     services: dict[str, Service]  # by name; the view itself is `balances`
@@ -150,6 +150,14 @@ _TOLD: Final = {
 }
 
 
+class Alive(msgspec.Struct, frozen=True):
+    """Brokers that are alive, None if that is not known; the most that were alive at once; and why it is not known."""
+
+    brokers: int | None
+    seen: int
+    failure: str
+
+
 class Log(msgspec.Struct, frozen=True):
     """The events, the newest first, and the states that the next round is compared with."""
 
@@ -164,11 +172,10 @@ def after(
     before: Log,
     at_ms: int,
     services: Mapping[str, Service],
-    brokers: int | None,
-    brokers_seen: int,
+    alive: Alive,
     lights: Iterable[Light],
 ) -> Log:
-    """The log one round later. The brokers are those alive, and the most that were alive at once."""
+    """The log one round later."""
     standings = {light.id: light.standing for light in lights}
     troubled = {
         name: before.troubled.get(name, at_ms)
@@ -178,11 +185,11 @@ def after(
     news: list[tuple[str, bool]] = []
     if before.services is not None:
         news += _of_services(before, at_ms, before.services, services)
-        news += _of_cluster(before.brokers, brokers, brokers_seen)
+        news += _of_cluster(before.brokers, alive)
         news += _of_lights(before.standings, standings)
     number = before.events[0].number if before.events else 0
     added = [Event(number + place, at_ms, text, bad) for place, (text, bad) in enumerate(news, 1)]
-    return Log((*reversed(added), *before.events)[:KEPT_MAX], dict(services), troubled, brokers, standings)
+    return Log((*reversed(added), *before.events)[:KEPT_MAX], dict(services), troubled, alive.brokers, standings)
 
 
 def _of_services(
@@ -208,14 +215,14 @@ def _told(name: str, service: Service, lasted_ms: int) -> str:
     )
 
 
-def _of_cluster(was: int | None, brokers: int | None, seen: int) -> Iterator[tuple[str, bool]]:
-    if brokers == was or not seen:
+def _of_cluster(was: int | None, alive: Alive) -> Iterator[tuple[str, bool]]:
+    if alive.brokers == was or not alive.seen:
         return
-    if brokers is None:
-        yield "Kafka does not answer", True
+    if alive.brokers is None:
+        yield alive.failure or "the brokers' state is not known", True
     else:
-        alive = f"{brokers} of {seen} brokers are alive"
-        yield f"Kafka answers again: {alive}" if was is None else alive, brokers < seen
+        shown = f"{alive.brokers} of {alive.seen} brokers are alive"
+        yield f"the brokers' state is known again: {shown}" if was is None else shown, alive.brokers < alive.seen
 
 
 def _of_lights(before: Mapping[str, Standing], standings: Mapping[str, Standing]) -> Iterator[tuple[str, bool]]:

@@ -1,36 +1,21 @@
-"""The page's questions to the view's tables, for `Reader`'s threads; and a payment's way through the topics, backwards.
+"""The page's questions to the view's tables, for `Reader`'s threads; and payments' ways, from the monitor's steps.
 
 Invariant: a look is of one snapshot of the database, and its cost does not grow with the history: totals have a row for
-each holder, and events are counted from where they were counted last.
-
-Each record names the one that it was made from: ledger.postings <- ledger.transfers <- payments.accepted <-
-payments.raw; a credit leg has one more record of ledger.transfers before it. Invariant: each step is one bounded fetch
-of one committed record at known coordinates, so the cost does not grow with the topics. Only a `Step` of a record is
-shown.
+each holder, and events are counted from where they were counted last. Steps are another process's word: a way ends,
+whatever they say.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, Select, func, select
 
 from services.balances.api import queries, statements
-from services.balances.api.answers import Step, Way, Ways
+from services.balances.api.answers import Way, Ways
 from services.balances.projection.database import events
-from shared.eos.records import Record
-from shared.events.catalogue import LEDGER_POSTINGS, PAYMENTS_RAW, TOPICS
-from shared.events.headers import SOURCE, Coordinates, header
-from shared.kafka.client.access import Bootstrap
-from shared.kafka.client.cluster import Cluster
-from shared.kafka.client.errors import unavailable
-from shared.kafka.client.reader import record_at
-from shared.kafka.lineage.trace import describe
-
-FOLLOWED_MAX: Final = 20  # postings of one payment_id: of some ten debtors that chose the same one
-DEADLINE_S: Final = 5.0
-STEPS_MAX: Final = 8  # from a posting to its raw record there are four or five, both counted
-_KNOWN: Final = frozenset(topic.name for topic in TOPICS)
+from shared.events.catalogue import LEDGER_POSTINGS
+from shared.events.headers import Coordinates
+from shared.http.monitor import POSTINGS_MAX, STEPS_MAX, Step
 
 
 class Look(NamedTuple):
@@ -46,6 +31,10 @@ class Posted(NamedTuple):
     partition: int
     offset: int
     debtor: str
+
+    @property
+    def at(self) -> Coordinates:
+        return Coordinates(LEDGER_POSTINGS, self.partition, self.offset)
 
 
 class Looking:
@@ -87,65 +76,31 @@ def events_between(partition: int, start: int, end: int) -> Select[str, int]:
 
 
 def posted(connection: Connection, payment_id: str, debtor: str | None) -> list[Posted]:
-    """At most FOLLOWED_MAX postings of a payment_id, of one debtor or all."""
-    rows = connection.execute(statements.events_of(payment_id, debtor)).fetchmany(FOLLOWED_MAX)
+    """At most POSTINGS_MAX postings of a payment_id, of one debtor or all."""
+    rows = connection.execute(statements.events_of(payment_id, debtor)).fetchmany(POSTINGS_MAX)
     return [Posted(row.partition, row.offset, row.debtor) for row in rows]
 
 
-async def ways_of(
-    bootstrap_servers: Bootstrap, payment_id: str, posted: Iterable[Posted], deadline_s: float = DEADLINE_S
-) -> Ways:
-    """Follow postings of one payment_id back to the raw records; KafkaUnavailableError if that takes too long."""
-    by_debtor: dict[str, dict[Coordinates, Step]] = {}
-    try:
-        async with asyncio.timeout(deadline_s), Cluster(bootstrap_servers, deadline_s=deadline_s) as cluster:
-            for one in posted:
-                steps = by_debtor.setdefault(one.debtor, {})
-                await _follow(cluster, Coordinates(LEDGER_POSTINGS, one.partition, one.offset), steps)
-    except TimeoutError as error:
-        raise unavailable(bootstrap_servers, f"the way was not found out within {deadline_s:g} s") from error
-    return Ways(payment_id, tuple(Way(debtor, in_order(steps)) for debtor, steps in sorted(by_debtor.items())))
-
-
-async def _follow(cluster: Cluster, at: Coordinates, steps: dict[Coordinates, Step]) -> None:
-    """Add a record and all before it, up to one that is known already: both legs have one beginning."""
-    for _ in range(STEPS_MAX):
-        if at in steps:
-            return
-        record = await record_at(cluster, at) if at.topic in _KNOWN else None
-        step = step_of(at, record)
-        steps[at] = step
-        if step.source is None:
-            return
-        at = Coordinates.decode(step.source.encode())  # written by a service of this project, in a committed record
-
-
-def step_of(at: Coordinates, record: Record | None) -> Step:
-    """What is shown of a record, or of one that is missing. Pure."""
-    if record is None:
-        return Step("not there", at.topic, at.partition, at.offset, str(at), None, None, found=False)
-    source = None if at.topic == PAYMENTS_RAW else header(record.headers, SOURCE)
-    return Step(
-        describe(record),
-        at.topic,
-        at.partition,
-        at.offset,
-        str(at),
-        record.timestamp_ms,
-        None if source is None else source.decode(),
-        found=True,
+def ways_of(payment_id: str, posted: Iterable[Posted], steps: Mapping[str, Step]) -> Ways:
+    """The ways of postings of one payment_id, by the steps at each place that they go back to. Pure."""
+    by_debtor: dict[str, list[str]] = {}
+    for one in posted:
+        by_debtor.setdefault(one.debtor, []).append(str(one.at))
+    return Ways(
+        payment_id, tuple(Way(debtor, _in_order(places, steps)) for debtor, places in sorted(by_debtor.items()))
     )
 
 
-def in_order(steps: dict[Coordinates, Step]) -> tuple[Step, ...]:
-    """Each record behind the one that it was made from, the older one of two first. Pure."""
+def _in_order(places: Iterable[str], steps: Mapping[str, Step]) -> tuple[Step, ...]:
+    """Each record behind the one that it was made from, the older one of two first."""
     depths: dict[str, int] = {}
-
-    def depth(step: Step) -> int:
-        if step.at not in depths:
-            before = None if step.source is None else by_place.get(step.source)
-            depths[step.at] = 0 if before is None else depth(before) + 1
-        return depths[step.at]
-
-    by_place = {step.at: step for step in steps.values()}
-    return tuple(sorted(steps.values(), key=lambda step: (depth(step), step.timestamp_ms or 0, step.at)))
+    for place in places:
+        at: str | None = place
+        chain: list[str] = []
+        while at is not None and at in steps and len(chain) < STEPS_MAX:
+            chain.append(at)
+            at = steps[at].source
+        depths |= {at: depth for depth, at in enumerate(reversed(chain))}
+    return tuple(
+        sorted((steps[at] for at in depths), key=lambda step: (depths[step.at], step.timestamp_ms or 0, step.at))
+    )

@@ -113,7 +113,7 @@ const reconciliation = (box) => {
     shown = key;
     const last = now.reconciliation;
     if (!last) {
-      box.replaceChildren(el("p", { class: "dim" }, now.runs_known ? "There was none yet: once reconcile makes one." : "The topic reconciliation.runs was not read yet."));
+      box.replaceChildren(el("p", { class: "dim" }, now.runs_known ? "There was none yet: once reconcile makes one." : "It is not known yet."));
       return;
     }
     const breaks = Object.entries(last.breaks).map(([kind, found]) => el("li", {}, plural(found, "break", "breaks") + " of kind " + kind));
@@ -180,7 +180,7 @@ const positions = (box) => {
 };
 
 const cluster = (line) => (now) => {
-  const brokers = now.brokers === null ? "Kafka does not answer" : now.brokers + " of " + now.brokers_seen + " brokers alive";
+  const brokers = now.brokers === null ? now.cluster_failure || "brokers not known yet" : now.brokers + " of " + now.brokers_seen + " brokers alive";
   const redis = { true: "Redis trusted", false: "Redis not trusted", null: "Redis not known" }[String(now.redis_trusted)];
   const ended = ["committed", "aborted", "unknown"].map((name) => counted(now.counts[name]) + " " + (name === "unknown" ? "of unknown outcome" : name));
   setText(line, [brokers, redis, "transactions: " + ended.join(", ")].join(" \u00b7 "));

@@ -133,11 +133,10 @@ def _members() -> Iterator[Rule]:
     # DescribeQuorum, for the clock check
     for service in ("gateway", *MEMBERS):
         yield Rule(service, Kind.CLUSTER, CLUSTER, Operation.DESCRIBE)
-    # Group coordinators: the page reads the lag of silent services, and a cut pins the consumed offsets
-    for principal, groups in (("balances", MEMBERS), ("monitor", MEMBERS), (RECONCILIATION, tuple(PROCESSORS))):
+    # Group coordinators: the monitor reads the lag of each group, and a cut pins the consumed offsets
+    for principal, groups in (("monitor", MEMBERS), (RECONCILIATION, tuple(PROCESSORS))):
         for group in groups:
-            if group != principal:
-                yield Rule(principal, Kind.GROUP, group, Operation.DESCRIBE)
+            yield Rule(principal, Kind.GROUP, group, Operation.DESCRIBE)
 
 
 def _processors() -> Iterator[Rule]:
@@ -153,8 +152,6 @@ def _observers() -> Iterator[Rule]:
     # How long superseded reference records are kept: a cut pins it
     for name in catalogue.REFERENCE_TOPICS:
         yield Rule(RECONCILIATION, Kind.TOPIC, name, Operation.DESCRIBE_CONFIGS)
-    # The page shows the progress on each input
-    yield Rule("balances", Kind.TOPIC, catalogue.EFFECTS_REQUESTS, Operation.DESCRIBE)
     # DescribeProducers, by which a hanging transaction is found (KIP-664), requires READ
     for name in (*(topic.name for topic in TOPICS), "__consumer_offsets"):
         yield Rule("monitor", Kind.TOPIC, name, Operation.READ)

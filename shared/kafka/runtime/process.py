@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple, TypeVar
 
 import uvloop
+from aiohttp import web
 
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, UnsafeSettingsError
 from shared.kafka.admin.clock import ClockError
@@ -52,6 +53,7 @@ def run_process(
     refused: tuple[type[Exception], ...] = (),
     again: tuple[type[Exception], ...] = (),
     levels: Mapping[str, int] = TERSE,
+    routes: Callable[[S, Health], Iterable[web.RouteDef]] = lambda *_: (),
 ) -> int:
     """Run a service's work, its metrics served and its event loop watched, until SIGTERM or SIGINT.
 
@@ -63,6 +65,7 @@ def run_process(
         refused: further errors that need a correction before a restart.
         again: further errors that a restart may solve.
         levels: log levels of libraries, by logger.
+        routes: returns routes that the port of the metrics serves as well.
     """
 
     async def run(settings: S) -> int:
@@ -70,7 +73,9 @@ def run_process(
         async with AsyncExitStack() as stack:
             process = Process(stop_on_signals(), health, stack)
             stack.enter_context(Watchdog())
-            await stack.enter_async_context(TelemetryServer(settings.metrics_port, health, host=settings.metrics_host))
+            more = routes(settings, health)
+            server = TelemetryServer(settings.metrics_port, health, host=settings.metrics_host, more=more)
+            await stack.enter_async_context(server)
             cluster = access(settings)
             if cluster.tls is not None:
                 for certificate, expires in cluster.tls.expiries().items():

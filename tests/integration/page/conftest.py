@@ -11,7 +11,7 @@ from playwright.async_api import Browser
 from deploy.checkers.verdict import Verdict
 from deploy.local.supervisor.stack import Stack
 from deploy.verification import verify_cluster
-from services.balances.dashboard.observed import SERVICES
+from services.balances.dashboard.observed import MONITOR, SERVICES
 from tests.chromium import chromium
 from tests.page_site import Site, load, subscribe
 
@@ -31,10 +31,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The pipeline."""
     made = Stack(
         tmp_path_factory.mktemp("page-stack"),
-        services=SERVICES,
+        services=(*SERVICES, MONITOR),
         brokers=1,
         heap_mb=256,
-        environment={"ONCE_SESSION_TIMEOUT_MS": "3000"},
+        environment={"ONCE_SESSION_TIMEOUT_MS": "3000", "ONCE_MONITOR_INTERVAL_S": "0.5"},
         prepare=lambda brokers: asyncio.run(subscribe(str(brokers))),
     )
     try:

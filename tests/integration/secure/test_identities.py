@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.supervisor.stack import Stack
-from deploy.local.supervisor.topology import OBSERVERS, SERVICES
+from deploy.local.supervisor.topology import SERVICES
 from deploy.security.certificates import Authority, certificate_of, open_authority
 from deploy.security.principals import OPERATOR
 from shared.events.catalogue import PAYMENTS_DEDUPLICATED
@@ -113,7 +113,7 @@ def test_a_service_whose_rule_is_missing_says_so_at_its_start(
 def test_a_service_with_anothers_identity_says_so_at_its_start(
     stack: Stack, authority: Authority, tmp_path: Path
 ) -> None:
-    others = {name: "gateway" if name != "gateway" else "transform" for name in (*SERVICES, *OBSERVERS)}
+    others = {name: "gateway" if name != "gateway" else "transform" for name in SERVICES}
     started = {name: another_instance(stack, tmp_path, name, authority.tls(other)) for name, other in others.items()}
     for name, other in others.items():
         reason = refused(started[name], "denied")

@@ -87,6 +87,9 @@ def test_each_principal_has_exactly_the_rights_of_the_rules(stack: Stack, author
     wrong = [rule for rule, allowed in seen.items() if allowed != allows(granted, rule)]
     assert wrong == []
     assert {True, False} == set(seen.values())
+    # A view that was taken over learns of payments what the ledger booked, and no more
+    topics = {rule.name for rule, allowed in seen.items() if allowed and rule[:2] == ("balances", Kind.TOPIC)}
+    assert topics == {LEDGER_POSTINGS}
     # Each rule was tried and allowed
     untried = {rule for rule in granted if not any(seen[tried] and allows(frozenset({rule}), tried) for tried in seen)}
     assert untried == set()
