@@ -309,7 +309,7 @@ CERTIFICATE_EXPIRES = _gauge(
     "certificate",
 )
 
-# Gateway and view; requests in flight and refused, of the gateway
+# Gateway, view and the monitor's interface; requests in flight and refused, of the gateway
 HTTP_REQUESTS = _counter(
     "once_http_requests_total",
     "requests",
