@@ -269,18 +269,15 @@ def not_called(job: Job, call: Call, status: Status, not_before_ms: int, why: st
     return Later(replace(call.job, attempts=call.job.attempts - 1), not_before_ms, release=True, detail=why)
 
 
-def give_up(job: Job, attempts: int, resends: int, failure: EffectFailure, detail: str, now_ms: int) -> Done:
-    """Decide on a claimed effect that gets no further call.
+def give_up(call: Call, failure: EffectFailure, detail: str, now_ms: int) -> Done:
+    """Decide on a claimed effect that does not get this call, nor any other.
 
-    Args:
-        job: as `Call` has it.
-        attempts, resends: without that call.
+    A call that would be a resend is not counted, but says that an earlier one may have been accepted.
     """
-    job = replace(job, attempts=attempts, resends=resends)
-    if job.doubtful or resends > 0:
-        return Done(
-            job, _result(job, EffectState.IN_DOUBT, now_ms, detail=f"{detail}; an earlier call may have been taken")
-        )
+    resends = call.job.resends - call.resend
+    job = replace(call.job, attempts=call.job.attempts - 1, resends=resends)
+    if job.doubtful or call.resend or resends > 0:
+        return Done(job, _result(job, EffectState.IN_DOUBT, now_ms, detail=f"{detail}; {EARLIER_CALL}"))
     return Done(job, _result(job, EffectState.FAILED, now_ms, failure, detail))
 
 

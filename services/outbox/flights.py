@@ -55,9 +55,7 @@ class Claimed(msgspec.Struct, frozen=True):
         return not_called(self.job, self.call, self.status, not_before_ms, why)
 
     def give_up(self, failure: EffectFailure, detail: str) -> Done:
-        job = self.call.job
-        uncounted = job.attempts - 1, job.resends - self.call.resend
-        return give_up(job, *uncounted, failure, detail, now_ms())
+        return give_up(self.call, failure, detail, now_ms())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from services.outbox.domain import (
     Later,
     Policy,
     after_claim,
+    give_up,
     not_called,
     resume,
     wanted,
@@ -198,6 +199,23 @@ def test_an_effect_that_is_not_called_after_all_is_counted_once(
     # If a call may have been made, the claim stays, and the call is counted when it is made
     assert later.release == (kept is not None)
     assert (later.job, later.not_before_ms) == (kept or replace(asked, doubtful=True), NOW_MS + 5)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "given_up"),
+    [
+        (EffectState.IN_DOUBT, "", EffectState.IN_DOUBT),
+        (EffectState.FAILED, EffectFailure.ABANDONED, EffectState.IN_DOUBT),
+        (EffectState.FAILED, EffectFailure.REFUSED, EffectState.FAILED),
+    ],
+)
+def test_a_doubt_that_a_person_had_resent_stays_one_if_no_call_is_made(state: str, reason: str, given_up: str) -> None:
+    claim = Claim(Status.REOPENED, mark=Mark(state, 5, 3, 1, 0, reason))
+    call = after_claim(job(action="resend", revision=1), claim, HOLD, NOW_MS)
+    assert isinstance(call, Call)
+    result = give_up(call, EffectFailure.ENDPOINT_DISABLED, "smtp is disabled", NOW_MS).result
+    assert (result.state, result.attempts, result.resends, result.revision) == (given_up, 3, 0, 2)
+    assert result.detail.startswith("smtp is disabled")
 
 
 @pytest.mark.parametrize("action", [None, "resend"])
