@@ -203,8 +203,9 @@ def _with_history(job: Job, claim: Claim) -> Job:
 
 def _reopens_doubt(job: Job, mark: Mark | None) -> bool:
     """Whether a person has it made again although an earlier call may have been taken."""
-    if mark is None:  # it has expired, or a dead owner gave the claim back
-        return job.action == ResolutionAction.RESEND and not job.stored
+    if mark is None:  # it has expired, or an owner gave the claim back; what that owner decided is counted
+        counted = job.stored and (job.attempts > 0 or job.resends > 0)
+        return job.action == ResolutionAction.RESEND and not counted
     return mark.state == EffectState.IN_DOUBT or mark.reason == EffectFailure.ABANDONED
 
 

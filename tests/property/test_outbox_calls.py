@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.outbox.domain import (
@@ -21,6 +21,7 @@ from services.outbox.domain import (
     Superseded,
     after_call,
     after_claim,
+    give_up,
     not_called,
     resume,
     wanted,
@@ -51,6 +52,8 @@ class Fault(Enum):
     DIE_AFTER_MARK = "die after mark"
     ABORT = "abort"  # the Kafka transaction, after the mark
     LOSE = "lose"  # Redis, before the mark; the decision is still committed
+    DISABLED = "disabled"  # no fault of the round: its endpoint gets no calls
+    ASIDE = "aside"  # nor is this: its lane has no room for the request
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Move(Enum):
     LEASES_END = "leases end"
     REPLAY = "replay"
     DIE = "die"
+    EXPIRE = "expire"  # the mark, and the records that could be replayed
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ class History:
         self.result: EffectResult | None = None
         self.redis: Held | Mark | None = None
         self.token = 1
+        self.expired = 0  # so many records of the log
+        self.forgotten = 0  # revision of the mark that expired
         self.left_over = False  # calls may have been made that no transaction records
         self.taken = self.asked = self.uncounted = 0
 
@@ -133,9 +139,13 @@ class History:
         elif isinstance(step, ResolutionAction):
             self._decide(step)
         elif step is Move.REPLAY:
-            self.inbox.extend(self.log)
+            self.inbox.extend(self.log[self.expired :])
         elif step is Move.DIE:
             self._die()
+        elif step is Move.EXPIRE:
+            if isinstance(self.redis, Mark) and self.waiting is None and not self.inbox:
+                self.forgotten, self.expired = self.redis.revision, len(self.log)
+                self.redis = None
         elif isinstance(self.redis, Held):
             self.redis = replace(self.redis, leased=False)
 
@@ -166,6 +176,9 @@ class History:
         elif self.inbox:
             job = msgspec.structs.replace(self.inbox[0], first_ms=self.now_ms)
         else:
+            return
+        if step.fault is Fault.ASIDE and self.waiting is None and job.action != ResolutionAction.CONFIRM:
+            self._commit(Later(job, self.now_ms, release=False, detail="", claimed=False))
             return
         claim = self._claim(wanted(job, self.policy))
         if step.fault is Fault.DIE_AFTER_CLAIM:
@@ -212,6 +225,8 @@ class History:
 
     def _call(self, job: Job, call: Call, status: Status, step: Round) -> Done | Later | None:
         """Make the call, or not; None if its owner died after it."""
+        if step.fault is Fault.DISABLED:
+            return give_up(call, EffectFailure.ENDPOINT_DISABLED, "", self.now_ms)
         if step.outcome is None:
             return not_called(job, call, status, self.now_ms, "its destination is left alone")
         assert isinstance(self.redis, Held)
@@ -253,7 +268,7 @@ class History:
         if not kept:
             self._forget()
             self.redis = None
-        if self.result is not None:
+        if self.result is not None and self.result.revision > self.forgotten:
             mark = mark_of(self.result)
             base = self.redis.base if isinstance(self.redis, Held) else -1
             marked = self.redis.revision if isinstance(self.redis, Mark) else -1
@@ -287,12 +302,21 @@ def history(kinds: frozenset[str], given_steps: list[Step], *, takes_keys: bool)
     for step in given_steps:
         found.take(step)
     result = found.finish()
-    if result.reason in {EffectFailure.RETRIES_EXHAUSTED, EffectFailure.REFUSED}:
+    if result.state == EffectState.FAILED and result.reason != EffectFailure.ABANDONED:
         assert not found.taken, "reported as not sent, but may have been"
     return found, result
 
 
+LOST, RESEND = Round(Unknown("lost"), None, kept=True), ResolutionAction.RESEND
+DISABLED, ASIDE = (Round(None, fault, kept=True) for fault in (Fault.DISABLED, Fault.ASIDE))
+REFUSED = Round(Refused("no"), None, kept=True)
+
+
 @given(steps)
+@example([LOST, RESEND, DISABLED])
+@example([LOST, ResolutionAction.ABANDON, RESEND, DISABLED])
+@example([LOST, Move.EXPIRE, RESEND, ASIDE, REFUSED])
+@example([LOST, Move.EXPIRE, RESEND, ASIDE, DISABLED])
 def test_effects_held_in_doubt_are_sent_again_by_operators_only(given_steps: list[Step]) -> None:
     found, result = history(frozenset(), given_steps, takes_keys=False)
     if len(found.log) == 1:
@@ -308,6 +332,7 @@ def test_effects_sent_again_in_doubt_are_counted(given_steps: list[Step]) -> Non
 
 
 @given(steps)
+@example([Round(Unknown("lost"), None, kept=True), *[LOST] * 9, Move.EXPIRE, RESEND, ASIDE, REFUSED])
 def test_effects_with_a_key_are_called_again_without_counting(given_steps: list[Step]) -> None:
     found, result = history(frozenset(), given_steps, takes_keys=True)
     if result.state == EffectState.SENT and len(found.log) == 1:

@@ -218,6 +218,18 @@ def test_a_doubt_that_a_person_had_resent_stays_one_if_no_call_is_made(state: st
     assert result.detail.startswith("smtp is disabled")
 
 
+def test_a_resend_that_is_put_aside_before_it_is_claimed_is_counted_once() -> None:
+    asked = job(action="resend", revision=1)
+    aside = resume(Later(asked, NOW_MS, release=False, detail="", claimed=False).waiting(), takes_keys=False)
+    call = after_claim(aside, Claim(Status.NEW), HOLD, NOW_MS)
+    assert isinstance(call, Call)
+    assert (wanted(aside, HOLD).resend_if_new, call.resend, call.job.resends) == (True, True, 1)
+    again = resume(not_called(aside, call, Status.NEW, NOW_MS, "").waiting(), takes_keys=False)
+    call = after_claim(again, Claim(Status.NEW), HOLD, NOW_MS)
+    assert isinstance(call, Call)
+    assert (wanted(again, HOLD).resend_if_new, call.resend, call.job.resends) == (False, False, 1)
+
+
 @pytest.mark.parametrize("action", [None, "resend"])
 def test_a_waiting_effect_resumes_unchanged(action: str | None) -> None:
     first = job(attempts=4, revision=2, resends=1, doubtful=True, action=action, void="7.1")
