@@ -71,7 +71,7 @@ RETRY_AFTER_MAX_S = 3600.0  # a destination may not ask for more: retries must f
 DETAIL_MAX_CHARS = 200
 
 _NOT_PROCESSED = frozenset({425, 429})
-_SAYS_NOTHING = frozenset({408, 409})
+_SAYS_NOTHING = frozenset({303, 408, 409})
 _DELAY_DIGITS_MAX = 9
 
 
@@ -79,11 +79,13 @@ def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s:
     """Judge an answer. A call without an answer is judged where it failed.
 
     - 425 (RFC 8470) and 429 (RFC 6585) say that the request was not processed: Retriable.
-    - 3xx and other 4xx refuse it: Refused.
+    - Other 3xx and 4xx refuse it: Refused.
+    - 303 is Unknown. By RFC 9110 it leads to the answer to a request that was processed, whatever that answer is.
     - 408 is Unknown. By RFC 9110 no complete request arrived, but proxies give it when a server is slow.
     - 409 is Unknown. A receiver of keys answers so while a call with the same key is under way, which may succeed.
     - 5xx is Unknown. A server may fail after it has stored the effect. A proxy gives 502 and 504, and some give 503,
       when it lost its connection to a server that has the request. So RFC 9110's definition of 503 is no evidence.
+    - A status that HTTP does not define, or 101, which was not asked for, is Unknown.
 
     Args:
         retry_after: the header, as received.
@@ -99,7 +101,7 @@ def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s:
     pause_s = parse_retry_after(retry_after, now_s)
     if status in _NOT_PROCESSED:
         return Retriable(detail, pause_s)
-    if status in _SAYS_NOTHING or status >= 500:
+    if status in _SAYS_NOTHING or not 300 <= status < 500:
         return Unknown(detail, pause_s)
     if 300 <= status < 400:
         return Refused(f"{detail} (redirects are not followed: subscribe the new URL)")
