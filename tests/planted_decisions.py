@@ -250,6 +250,18 @@ def account_event_lost_between_two(world: Clean) -> None:
     world.remove(world.opened[1])
 
 
+def first_opening_lost(world: Clean) -> None:
+    """On the terms of an account without any event. A payment gave the account a state afterwards."""
+    account = world.client("plain", HOME)
+    world.opened = opened = world.account_event(AccountOpened(account, 0))
+    world.remove(opened[1])
+    for topic, key in ((catalogue.LEDGER_BALANCES, f"account/{account}"), (catalogue.LEDGER_ACCOUNTS, account)):
+        log = world.logs[topic, HOME]
+        log[:] = [one for one in log if one.key != key.encode()]
+    del world.terms[account]
+    world.pay("plain", world.alice, account, 5)
+
+
 def state_with_other_terms(world: Clean) -> None:
     state = Account(dict(world.balances[world.bob]), 10**9, closed=True)
     last = last_state(world, world.bob)

@@ -428,6 +428,12 @@ class World:
         at = self._transfer(encode_transfer(event), self.home(event.account))
         return at, self._change_terms(event, at, at)
 
+    def command(self, event: AccountOpened | AccountClosed) -> Coordinates:
+        """Order an account's opening or closing that changes nothing, and so has no outcome."""
+        at = self._transfer(encode_transfer(event), self.home(event.account))
+        self.log_next_offset(at.partition, at.offset + 1)
+        return at
+
     def _change_terms(
         self, event: AccountOpened | AccountClosed, origin: Coordinates, source: Coordinates
     ) -> Coordinates:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from deploy.checkers.books import Books
 from deploy.checkers.cover import Cover
 from deploy.checkers.fingerprints import of_account_event
-from deploy.checkers.offsets import NONE, check_consumed, named, parse_place
+from deploy.checkers.offsets import NONE, check_consumed, named, offset_of, parse_place
 from deploy.checkers.terms import Terms, changes, is_stale, terms_at_first
 from deploy.checkers.transfers import ACCOUNT, OPENING, POSTED, TRANSFERS_PREFIX, Transfers
 from deploy.checkers.verdict import Findings, Kind
@@ -29,6 +29,20 @@ class AccountEvents:
         self._cover = cover
         # By the place of its source, an account's terms after an outcome; None after a decline
         self._terms_after: dict[int, Terms | None] = {}
+        # Of accounts in `opened_plainly`, the first offset in ledger.transfers that gave them any state
+        self._known_since: dict[str, int] = {}
+
+    def note_state(self, account: str, source: int) -> None:
+        """Note that an account event or a posting gave an account a state."""
+        if source != NONE and account in self._transfers.opened_plainly:
+            offset = offset_of(source)
+            self._known_since[account] = min(offset, self._known_since.get(account, offset))
+
+    def _was_known(self, account: str, at: int) -> bool:
+        """Whether an account had a state before a command without an outcome."""
+        if account not in self._transfers.opened_plainly:
+            return True  # else the command changed its terms, or a command before did
+        return account in self._known_since and self._known_since[account] < offset_of(at)
 
     def take(self, event: AccountOpened | AccountClosed, record: Record, source: int, where: str) -> None:
         """Judge one account event, and fold it; `source` is NONE where it has no source."""
@@ -39,6 +53,7 @@ class AccountEvents:
         if source != NONE:
             self._cover.account_event(event, record, source, where)
         self._books.fold_terms(event)
+        self.note_state(event.account, source)
         if source == NONE:
             return
         self._terms_after[source] = self._books.terms(event.account)
@@ -74,11 +89,18 @@ class AccountEvents:
             self._findings.add(Kind.ORIGIN_MISMATCH, where, "the origin of an operator's command is the command")
 
     def finish(self, committed_ledger: Mapping[int, int]) -> None:
-        """Check that operators' commands without an outcome changed nothing at their turn, and were not stale."""
+        """Check that operators' commands without an outcome changed nothing at their turn, and were not stale.
+
+        The first state of an account is a change, whatever its terms are.
+        """
         terms: dict[str, Terms] = {}
         for at, event in self._transfers.commands.items():
             before = terms.get(event.account) or terms_at_first(event.account)
             if self._transfers.flags[at] & (POSTED | OPENING):
                 terms[event.account] = self._terms_after.get(at) or before
-            elif changes(before, event) or (isinstance(event, AccountOpened) and is_stale(event, before)):
+            elif (
+                changes(before, event)
+                or (isinstance(event, AccountOpened) and is_stale(event, before))
+                or not self._was_known(event.account, at)
+            ):
                 check_consumed(self._findings, LEDGER_TRANSFERS, at, False, committed_ledger)

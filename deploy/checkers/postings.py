@@ -167,6 +167,8 @@ class Postings:
         net = net_of(posting.entries)
         self._check_balanced(posting, record.partition, where)
         self._books.fold(posting.entries)
+        for entry in posting.entries if self._transfers.opened_plainly else ():
+            self._account_events.note_state(entry.account, source)
         origin = self._origin(record, source, where)
         if source != NONE:
             account = posting.debtor if posting.leg == DEBIT else posting.creditor

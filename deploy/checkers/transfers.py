@@ -16,7 +16,7 @@ from deploy.checkers.intake import RAW_PREFIX, TRANSFERRED, Intake
 from deploy.checkers.offsets import NONE, Cells, home, named, offset_of, parse_place, partition_of, readable
 from deploy.checkers.ownership import Submitters
 from deploy.checkers.pricing import Pricing
-from deploy.checkers.terms import shown
+from deploy.checkers.terms import changes, shown, terms_at_first
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS, PAYMENTS_ACCEPTED
@@ -63,6 +63,7 @@ class Transfers:
             till then.
         reverses: by the place of a reversal, the identity that it names.
         commands: by place, in the order of each partition, the records that open or close accounts.
+        opened_plainly: accounts that some operator's command opens on the terms of an account without any event.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Transfers:
         self.reversed: dict[int, tuple[Net, str] | None] = {}
         self.reverses: dict[int, int] = {}
         self.commands: dict[int, AccountOpened | AccountClosed] = {}
+        self.opened_plainly: set[str] = set()
         self.records = 0
 
     def feed(self, partition: int, records: list[Record]) -> None:
@@ -116,6 +118,8 @@ class Transfers:
         if isinstance(event, AccountOpened):
             self._dates[at] = _of_date(event.value_date)
         if header(record.headers, ORIGIN) is None:
+            if not changes(terms_at_first(event.account), event):
+                self.opened_plainly.add(event.account)
             return
         if isinstance(event, AccountClosed):
             self._findings.add(Kind.ORIGIN_MISMATCH, where, "an account is closed by an operator only")

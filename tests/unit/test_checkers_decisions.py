@@ -34,6 +34,7 @@ OTHERS: list[tuple[Callable[[Clean], None], Kind, Where]] = [
     (wrong.declined_for_another_reason_than_its_transfer, Kind.WRONG_DECLINE, wrong_decisions.posted),
     (wrong.account_event_without_a_change, Kind.NEEDLESS_ACCOUNT_EVENT, wrong_decisions.posted),
     (wrong.account_event_lost_between_two, Kind.SKIPPED, lambda w: w.opened[0]),
+    (wrong.first_opening_lost, Kind.SKIPPED, lambda w: w.opened[0]),
     (wrong.refuse("amount_not_positive"), Kind.WRONG_REFUSAL, wrong_decisions.letter),
     (wrong.refuse("field_invalid", currency="XYZ"), Kind.WRONG_REFUSAL, wrong_decisions.letter),
     (wrong.hole_in_the_input, Kind.RAW_MISSING, hole),
@@ -206,6 +207,16 @@ def test_a_repaired_debit_that_the_fold_does_not_lead_to_is_left_open() -> None:
     world.expect(BOB, 7500 + 10_001)
     verdict = world.audit()
     assert (verdict.violations, verdict.decisions_open) == ([], 2)
+
+
+def test_a_command_for_an_account_with_a_state_may_change_nothing() -> None:
+    world = Clean()
+    credited, opened = world.client("credited", HOME), world.client("opened", HOME)
+    world.pay("c", ALICE, credited, 5)
+    world.account_event(AccountOpened(opened, 0))
+    for account in (credited, opened):
+        world.command(AccountOpened(account, 0))
+    assert world.audit().violations == []
 
 
 def test_a_debit_at_its_limit_passes() -> None:
