@@ -104,6 +104,12 @@ class ManagedProcess:
         if self._popen is None:
             return None
         self.request_stop()
+        return self.wait_or_kill(deadline_s)
+
+    def wait_or_kill(self, deadline_s: float) -> int | None:
+        """Wait for the child to end, or kill it after `deadline_s` seconds; None when it was never started."""
+        if self._popen is None:
+            return None
         try:
             return self._popen.wait(deadline_s)
         except subprocess.TimeoutExpired:

@@ -218,7 +218,8 @@ class Stack:
             client.process.request_stop()
         deadline = time.monotonic() + _SERVICE_STOP_DEADLINE_S
         for client in self._clients:
-            client.process.terminate(max(0.1, deadline - time.monotonic()))
+            # Not a second SIGTERM: it would end a process that has stopped, and is about to exit with 0
+            client.process.wait_or_kill(max(0.1, deadline - time.monotonic()))
         self.redis.stop()
         self.kafka.stop()
 
