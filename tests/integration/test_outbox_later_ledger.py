@@ -20,6 +20,7 @@ from shared.events.effects import (
     decode_request,
     decode_result,
 )
+from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.reader import read_topics
 from tests.commands import once
 from tests.harness import ROOT, Service, eventually, services
@@ -89,6 +90,8 @@ async def test_requests_of_a_later_ledger_are_processed_and_passed_on_whole(runn
             done.set()
             await loading
             resolved = await _resolve_one(running)
+            await wait_drained(brokers, deadline_s=60)
+            await eventually(lambda: _all_decided(running), "results of all effects", 90)
             checked = verdict(brokers)
             assert_exactly_once(checked)
         finally:
@@ -109,6 +112,10 @@ async def _loaded(batches: list[int]) -> bool:
 
 async def _has_field(running: World, topic: str) -> bool:
     return any(FIELD in (record.value or b"") for record in await records(running, topic))
+
+
+async def _all_decided(running: World) -> bool:
+    return {request.effect_id for request in await _requests(running)} <= (await running.results()).keys()
 
 
 async def _requests(running: World) -> list[EffectRequest]:

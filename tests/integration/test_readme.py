@@ -59,7 +59,7 @@ def code_blocks(text: str) -> list[list[str]]:
 def split(text: str) -> list[str] | None:
     """Split a command into words; None if it continues on the next line."""
     try:
-        return None if text.endswith("\\") else shlex.split(text)
+        return None if text.endswith("\\") else shlex.split(text.replace("\\\n", " "))
     except ValueError:
         return None
 

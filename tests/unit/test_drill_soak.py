@@ -2,8 +2,11 @@
 
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -84,15 +87,31 @@ def test_a_history_and_the_logs_are_kept(tmp_path: Path) -> None:
 # Memory and open files
 
 
-def test_a_process_holds_memory_and_files(tmp_path: Path) -> None:
-    before = footprint(os.getpid())
+GROWING = """
+import sys
+print(flush=True)
+input()
+held = bytearray(b"x" * 50_000_000), open(sys.executable), open(sys.executable)
+print(flush=True)
+input()
+"""
+
+
+def test_a_process_holds_memory_and_files() -> None:
+    # One of its own: this process may collect garbage meanwhile
+    with subprocess.Popen([sys.executable, "-c", GROWING], stdin=PIPE, stdout=PIPE, bufsize=0) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        found = []
+        for _ in range(2):
+            child.stdout.readline()
+            found.append(footprint(child.pid))
+            child.stdin.write(b"\n")
+    before, after = found
     assert before is not None
-    with (tmp_path / "one").open("w"), (tmp_path / "two").open("w"):
-        held = bytearray(b"x" * 50_000_000)
-        after = footprint(os.getpid())
     assert after is not None
     assert after.open_files == before.open_files + 2
-    assert after.memory_mb - before.memory_mb == pytest.approx(len(held) / 1e6, abs=5)
+    assert after.memory_mb - before.memory_mb == pytest.approx(50, abs=5)
 
 
 def test_a_process_that_has_ended_holds_nothing() -> None:

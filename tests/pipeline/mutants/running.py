@@ -115,6 +115,7 @@ def prepare_worker(root: str) -> None:
         session.catalog.clearCache()
 
     os.environ["PYTEST_DEBUG_TEMPROOT"] = root
+    os.environ.pop("PYTEST_ADDOPTS", None)  # of the whole run: they may need plugins that are not loaded here
     mock.patch.object(SparkSession, "stop", keep).start()
 
 
