@@ -3,9 +3,11 @@
 import asyncio
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from deploy.drills.sinks.receiver import LOOPBACK, Receiver
 from deploy.local.ports import LOOPBACK_NETWORK, free_ports
 from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable
-from services.outbox.sinks.egress import Egress
+from services.outbox.sinks.egress import LOOKUPS_MAX, Egress
 from services.outbox.sinks.webhook import FORMATS, WebhookSink, derive_secrets
 from shared.addresses import parse_networks
 from tests.sinks.effects import effect
@@ -30,10 +32,9 @@ ALLOWED = parse_networks(LOOPBACK_NETWORK)
 HINT = "allow its network in ONCE_WEBHOOK_ALLOWED_NETWORKS"
 
 
-def webhook(egress: Egress) -> WebhookSink:
-    return WebhookSink(
-        lambda url: derive_secrets((KEY,), url), FORMATS["standard"], egress, PATIENT_S, 8, "once-test", time.time
-    )
+def webhook(egress: Egress, calls_max: int = 8) -> WebhookSink:
+    secrets = partial(derive_secrets, (KEY,))
+    return WebhookSink(secrets, FORMATS["standard"], egress, PATIENT_S, calls_max, "once-test", time.time)
 
 
 async def call(destination: str, egress: Egress) -> Outcome:
@@ -145,6 +146,41 @@ async def test_of_several_addresses_only_public_ones_are_tried(receiver: Receive
     outcome = await call(f"https://several.example:{receiver.port}/hook", egress)
     assert isinstance(outcome, Retriable)
     assert connected == [PUBLIC]
+
+
+async def test_names_whose_dns_hangs_hold_up_no_other(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang, resolve, asked = threading.Event(), socket.getaddrinfo, list[str]()
+
+    def answer(host: str, *args: Any, **options: Any) -> Any:
+        asked.append(host)
+        if host.startswith("hangs"):
+            hang.wait()
+        return resolve(LOOPBACK, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    async with webhook(Egress(ALLOWED), calls_max=LOOKUPS_MAX) as sink:
+        hanging = [
+            asyncio.create_task(sink.deliver(effect(number, f"http://hangs-{number}.example:{receiver.port}/hook")))
+            for number in range(LOOKUPS_MAX - 1)
+        ]
+        try:
+            async with asyncio.timeout(PATIENT_S):
+                while len(asked) < len(hanging):
+                    await asyncio.sleep(0.01)
+            assert isinstance(await sink.deliver(effect(100, f"http://fine.example:{receiver.port}/hook")), Delivered)
+            [loop_asked] = await asyncio.get_running_loop().getaddrinfo("broker.example", 9092, type=socket.SOCK_STREAM)
+            assert loop_asked[4] == (LOOPBACK, 9092)
+            assert not any(call.done() for call in hanging)
+        finally:
+            hang.set()
+        assert {type(outcome) for outcome in await asyncio.gather(*hanging)} == {Delivered}
+
+
+async def test_lookups_are_bounded(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.outbox.sinks.egress.LOOKUPS_MAX", 0)
+    outcome = await call(f"http://fine.example:{receiver.port}/hook", Egress(ALLOWED))
+    assert isinstance(outcome, Retriable)
+    assert "other names are being resolved" in outcome.detail
 
 
 async def test_a_name_without_an_address_is_tried_again(connected: list[str]) -> None:

@@ -4,13 +4,21 @@ Invariant: a connection goes only to an address that was checked for it. A name 
 and what passes the check is what aiohttp connects to: a later, different answer of the DNS has no effect on it. An
 address in a URL is checked before the call, because aiohttp does not resolve it. A proxy resolves names by itself, so
 behind one only addresses in URLs are checked here.
+
+A lookup that a DNS does not answer takes many seconds, cannot be cancelled, and outlives its call. So each has a thread
+of its own, which the process does not wait for when it ends.
 """
 
+import asyncio
 import errno
 import ipaddress
 import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
 
 from aiohttp import TCPConnector, ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -18,11 +26,50 @@ from yarl import URL
 
 from shared.addresses import Network, is_within, why_not_public
 
+LOOKUPS_MAX: Final = 64  # under way at once; there is one for each name, however many calls wait for it
 _ALLOW = "ONCE_WEBHOOK_ALLOWED_NETWORKS"
 
 
 class DestinationRefusedError(OSError):
     """No address of the destination may be called."""
+
+
+class _Lookups:
+    """Lookups of names, as ThreadedResolver asks an event loop for them.
+
+    The loop itself has few threads: with uvloop, two names whose DNS hangs would keep all others from being resolved,
+    those of brokers and Redis included.
+    """
+
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(LOOKUPS_MAX)
+
+    async def getaddrinfo(self, host: str, port: int, **options: int) -> list[Any]:
+        if not self._free.acquire(blocking=False):
+            raise OSError(errno.EAGAIN, f"{LOOKUPS_MAX} other names are being resolved")
+        found: Future[list[Any]] = Future()
+        found.set_running_or_notify_cancel()  # from here on, whoever waits for it can leave, but not cancel it
+        look_up = partial(socket.getaddrinfo, host, port, **options)
+        threading.Thread(target=self._run, args=(look_up, found), name="lookup", daemon=True).start()
+        return await asyncio.wrap_future(found)
+
+    def _run(self, look_up: Callable[[], list[Any]], found: Future[list[Any]]) -> None:
+        try:
+            answer = look_up()
+        except (OSError, UnicodeError) as error:  # UnicodeError: an empty or overlong label
+            found.set_exception(error)
+        else:
+            found.set_result(answer)
+        finally:
+            self._free.release()
+
+    async def getnameinfo(self, address: tuple[Any, ...], flags: int) -> tuple[str, str]:
+        return socket.getnameinfo(address, flags)  # with numbers only: nothing is asked
+
+
+def name_resolver() -> ThreadedResolver:
+    """Return aiohttp's resolver, with a thread for each lookup."""
+    return ThreadedResolver(cast("asyncio.AbstractEventLoop", _Lookups()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +84,7 @@ class Egress:
 
     allowed: tuple[Network, ...] = ()
     proxy: str = ""
-    resolver: Callable[[], AbstractResolver] = ThreadedResolver
+    resolver: Callable[[], AbstractResolver] = name_resolver
 
     def refusal(self, url: URL) -> str | None:
         """Why a URL must not be called, as far as it can be said without resolving a name; None where it may be."""
