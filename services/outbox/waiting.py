@@ -11,6 +11,7 @@ Invariants:
 """
 
 import heapq
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -182,9 +183,7 @@ class WaitingStore:
         self._committed[effect_id] = kept
         self.counts[kept.lane] += 1
         if kept.chain is not None:
-            members = self._chains.setdefault(kept.chain, [])
-            members.append((kept.sequence, effect_id))
-            members.sort()
+            insort(self._chains.setdefault(kept.chain, []), (kept.sequence, effect_id))
         self._push(effect_id, kept)
 
     def _unchain(self, effect_id: str, kept: _Kept) -> None:
