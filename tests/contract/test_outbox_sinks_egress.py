@@ -20,8 +20,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from deploy.drills.sinks.receiver import LOOPBACK, Receiver
 from deploy.local.ports import LOOPBACK_NETWORK, free_ports
-from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable
-from services.outbox.sinks.egress import LOOKUPS_MAX, Egress
+from services.outbox.outcomes import Delivered, Outcome, Refused, Retriable, Unknown
+from services.outbox.sinks.egress import ANSWERS_MAX, LOOKUPS_MAX, Egress
 from services.outbox.sinks.webhook import FORMATS, WebhookSink, derive_secrets
 from shared.addresses import parse_networks
 from tests.sinks.effects import effect
@@ -195,6 +195,23 @@ async def test_concurrent_calls_to_a_refused_name_are_all_refused(receiver: Rece
         calls = [sink.deliver(effect(number, f"https://h.example:{receiver.port}/")) for number in range(20)]
         assert {type(outcome) for outcome in await asyncio.gather(*calls)} == {Refused}
     assert connected == []
+
+
+@pytest.mark.parametrize("interim", [5, 50 * ANSWERS_MAX])
+async def test_an_endpoint_that_floods_its_connection_with_interim_answers_is_left(interim: int) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * interim + b"HTTP/1.1 204 No Content\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, LOOPBACK, 0)
+    async with server:
+        outcome = await call(f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}/hook", Egress(ALLOWED))
+    if interim < ANSWERS_MAX:
+        assert outcome == Delivered("204 No Content")
+    else:
+        assert outcome == Unknown("no answer: ClientConnectionError: too many answers to one request")
 
 
 Tunnel = Callable[[asyncio.StreamReader, asyncio.StreamWriter, bytes], Awaitable[None]]

@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
 
-from aiohttp import TCPConnector, ThreadedResolver
+from aiohttp import ClientConnectionError, TCPConnector, ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from shared.addresses import Network, is_within, why_not_public
 
 LOOKUPS_MAX: Final = 64  # under way at once; there is one for each name, however many calls wait for it
+ANSWERS_MAX: Final = 100
 _ALLOW = "ONCE_WEBHOOK_ALLOWED_NETWORKS"
 
 
@@ -116,7 +118,24 @@ class Egress:
         resolver = self.resolver()
         if not self.proxy:
             resolver = _CheckedResolver(resolver, lambda address: self.address_refusal(address, scheme))
-        return TCPConnector(limit=connections_max, keepalive_timeout=keepalive_s, resolver=resolver)
+        connector = TCPConnector(limit=connections_max, keepalive_timeout=keepalive_s, resolver=resolver)
+        answers = cast("partial[ResponseHandler]", partial(_Answers, asyncio.get_running_loop()))
+        connector._factory = answers  # noqa: SLF001 # there is no public way
+        return connector
+
+
+class _Answers(ResponseHandler):
+    """A connection's answers, of which at most ANSWERS_MAX wait to be read.
+
+    aiohttp passes over any number of interim answers (1xx), and makes objects of all that have arrived. A quarter of a
+    megabyte of them would hold up the event loop.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if len(self) > ANSWERS_MAX:
+            self.close()
+            self.set_exception(ClientConnectionError("too many answers to one request"))
 
 
 class _CheckedResolver(AbstractResolver):
