@@ -129,5 +129,6 @@ def parse_retry_after(value: str | None, now_s: float) -> float | None:
 def printable(text: str) -> str:
     """At most DETAIL_MAX_CHARS characters of a text, on one line, with a space for each that cannot be printed."""
     cut = text[: 2 * DETAIL_MAX_CHARS]
-    shown = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
-    return shown[:DETAIL_MAX_CHARS]
+    if not cut.isprintable():
+        cut = "".join(char if char.isprintable() else " " for char in cut)
+    return " ".join(cut.split())[:DETAIL_MAX_CHARS]

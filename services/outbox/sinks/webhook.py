@@ -11,7 +11,6 @@ messages only to itself, and no secret has to be stored.
 """
 
 import base64
-import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -106,7 +105,7 @@ def derive_secret(key: bytes, destination: str) -> bytes:
 
     Raises ValueError if the destination is no URL with a host.
     """
-    return hmac.digest(key, endpoint_of(destination).encode(), hashlib.sha256)
+    return hmac.digest(key, endpoint_of(destination).encode(), "sha256")
 
 
 @lru_cache(maxsize=4096)
@@ -117,11 +116,11 @@ def derive_secrets(keys: tuple[bytes, ...], destination: str) -> tuple[bytes, ..
 
 def _sign_standard(secrets: Sequence[bytes], effect_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
     signed = f"{effect_id}.{timestamp_s}.".encode() + body
-    digests = (base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets)
+    digests = [base64.b64encode(hmac.digest(secret, signed, "sha256")).decode() for secret in secrets]
     return {
         "webhook-id": effect_id,
         "webhook-timestamp": str(timestamp_s),
-        "webhook-signature": " ".join(f"v1,{digest}" for digest in digests),
+        "webhook-signature": " ".join([f"v1,{digest}" for digest in digests]),
         IDEMPOTENCY_KEY: effect_id,
     }
 
@@ -129,7 +128,7 @@ def _sign_standard(secrets: Sequence[bytes], effect_id: str, timestamp_s: int, b
 def _sign_once(secrets: Sequence[bytes], effect_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
     signed = f"{timestamp_s}.".encode() + body
     # The hex digits of a secret, as ASCII, are the key
-    digests = (hmac.digest(secret.hex().encode(), signed, hashlib.sha256).hex() for secret in secrets)
+    digests = [hmac.digest(secret.hex().encode(), signed, "sha256").hex() for secret in secrets]
     signature = ",".join([f"t={timestamp_s}", *(f"v1={digest}" for digest in digests)])
     return {IDEMPOTENCY_KEY: effect_id, "Once-Signature": signature}
 
@@ -262,8 +261,10 @@ class WebhookSink:
 async def _beginning(response: ClientResponse) -> bytes:
     """At most ANSWER_BYTES_MAX of the body, or less if the connection is lost: the status has decided by then."""
     read = bytearray()
+    content = response.content
     try:
-        while chunk := await response.content.read(ANSWER_BYTES_MAX - len(read)):
+        # An answer that came with its head is read at once, and need not be asked for its end
+        while not content.at_eof() and (chunk := await content.read(ANSWER_BYTES_MAX - len(read))):
             read += chunk
     except (ClientError, OSError):
         pass
