@@ -10,13 +10,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache, partial
-from typing import get_args
 
 from services.outbox.domain import Done, Later, Policy, after_call, with_attempt
 from services.outbox.endpoints import Endpoints
 from services.outbox.flights import EARLIER, LEFT_ALONE, WITHDRAWN, Claimed, Flight, now_ms
 from services.outbox.lanes import FULL, NO_CALL, Admission, Lane, Lanes, lane_name
-from services.outbox.outcomes import Delivered, Outcome, Refused, Sink
+from services.outbox.outcomes import OUTCOME_NAMES, Delivered, Outcome, Refused, Sink
 from shared.eos import crash
 from shared.events.effects import Channel, EffectFailure, EffectRequest, channel_of
 from shared.telemetry import catalogue
@@ -26,7 +25,7 @@ MAILTO = "mailto:"
 _SINKS_MAX = 4096  # remembered; they are asked for several times with each effect
 
 EFFECT_CALLS = counter(catalogue.EFFECT_CALLS)
-at_zero(EFFECT_CALLS, [channel.value for channel in Channel], [kind.__name__.lower() for kind in get_args(Outcome)])
+at_zero(EFFECT_CALLS, [channel.value for channel in Channel], OUTCOME_NAMES.values())
 EFFECT_CALL_SECONDS = histogram(catalogue.EFFECT_CALL_SECONDS)
 EFFECTS_RESENT = counter(catalogue.EFFECTS_RESENT)
 # A look-up of labels takes a lock, and there are few combinations
@@ -93,8 +92,15 @@ class Calls:
         if after is not None and isinstance(after.decision, Later):
             self._end(flight, item.put_off(now_ms(), EARLIER))
             return
-        self._queues.setdefault(lane, deque()).append(flight)
-        if self._lanes.may_begin(lane):
+        may_begin = self._lanes.may_begin(lane)
+        if may_begin and not self._queues:
+            self._begin_one(flight, lane)
+            return
+        queue = self._queues.get(lane)
+        if queue is None:
+            queue = self._queues[lane] = deque()
+        queue.append(flight)
+        if may_begin:
             self._begin()  # else the end of a call does
 
     def withdraw(self, flights: Iterable[Flight]) -> None:
@@ -138,11 +144,14 @@ class Calls:
             flight, waiting = queue.popleft(), 0
             if not queue:
                 del self._queues[lane]
-            why = self._refusal(flight, lane)
-            if why is None:
-                self._call(flight, lane)
-            else:
-                self._put_off(flight, why)
+            self._begin_one(flight, lane)
+
+    def _begin_one(self, flight: Flight, lane: Lane) -> None:
+        why = self._refusal(flight, lane)
+        if why is None:
+            self._call(flight, lane)
+        else:
+            self._put_off(flight, why)
 
     def _refusal(self, flight: Flight, lane: Lane) -> str | None:
         over = flight.until.why_over()
@@ -207,7 +216,7 @@ class Calls:
     def _observe(self, item: Claimed, lane: Lane, outcome: Outcome, taken_s: float) -> None:
         channel = channel_of(item.job.request.destination).value
         _seconds_of(channel).observe(taken_s)
-        _calls_of(channel, type(outcome).__name__.lower()).inc()
+        _calls_of(channel, OUTCOME_NAMES[type(outcome)]).inc()
         if item.call.resend:
             EFFECTS_RESENT.inc()
         if isinstance(outcome, Delivered | Refused):

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted, result_of
-from services.outbox.outcomes import Delivered, Outcome, Refused, Unknown
+from services.outbox.outcomes import OUTCOME_NAMES, Delivered, Outcome, Refused, Unknown
 from shared.events.effects import (
     ANSWER_MAX_CHARS,
     ATTEMPTS_KEPT,
@@ -229,7 +229,8 @@ def _call(job: Job, *, doubtful: bool, resend: bool) -> Call:
 
 def with_attempt(job: Job, at_ms: int, took_ms: int, outcome: Outcome) -> Job:
     """Add a call to the job's log: it began at `at_ms` since 1970 UTC and took `took_ms`."""
-    answer = type(outcome).__name__.lower() + (f": {outcome.detail}" if outcome.detail else "")
+    name = OUTCOME_NAMES[type(outcome)]
+    answer = f"{name}: {outcome.detail}" if outcome.detail else name
     tried = (*job.tried, Attempt(at_ms, took_ms, answer[:ANSWER_MAX_CHARS]))
     return replace(job, tried=tried[-ATTEMPTS_KEPT:])
 

@@ -4,11 +4,12 @@ Invariant: Retriable and Refused mean that this call certainly made no effect. E
 Unknown, and its effect never ends as failed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self, get_args
 
 from shared.events.effects import EffectRequest
 
@@ -44,6 +45,7 @@ class Unknown:
 
 
 Outcome = Delivered | Retriable | Refused | Unknown
+OUTCOME_NAMES: Final[Mapping[type[Outcome], str]] = {kind: kind.__name__.lower() for kind in get_args(Outcome)}
 
 
 class Sink(Protocol):
