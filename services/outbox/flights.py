@@ -240,6 +240,8 @@ def written(endings: Iterable[Decided], waiting: WaitingStore, partition: int) -
 
 def risk_after(risk: Risk, requests: Sequence[Job], endings: Sequence[Decided], next_offset: int) -> Risk:
     """The risk once this is committed: Kafka then knows of what was claimed, but not of what was not."""
+    if not risk.left and not risk.waiting:
+        return risk  # as nearly always
     ids = {ending.job.effect_id for ending in endings}
     unclaimed = {job.effect_id for job, later, _ in endings if isinstance(later, Later) and not later.claimed}
     risky = {job.effect_id for job in requests[: risk.left] if job.sequence < risk.until}

@@ -120,15 +120,15 @@ def plan(
     chains: dict[Chain, Entry] = {}
     seen: set[str] = set()
     for entry in inbox:
-        job, chain = entry.job, entry.job.chain
-        if job.effect_id in seen:
+        job, effect_id, chain = entry.job, entry.job.effect_id, entry.job.chain
+        if effect_id in seen:
             break  # each decision builds on the one before, which must be committed first
-        seen.add(job.effect_id)
-        flight = flights.get(job.effect_id)
+        seen.add(effect_id)
+        flight = flights.get(effect_id)
         if entry.flight is None and entry.later is None and not entry.repeated:
             if flight is not None and not flight.stored:
                 entry.flight = flight  # its transaction was aborted, and it is read again
-            elif flight is not None or job.effect_id in waiting:
+            elif flight is not None or effect_id in waiting:
                 entry.repeated = True
             elif len(wishes) >= room:
                 break
