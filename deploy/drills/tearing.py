@@ -4,6 +4,7 @@ is killed; the coordinator aborts the other parts when the new owner initialises
 A coordinator that acts on an unreplicated commit does the same (docs/upstream.md).
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -20,6 +21,7 @@ from shared.kafka.client.brokers import Brokers, BrokerSilentError
 from shared.kafka.client.cluster import Target
 
 OFFSETS: Final = "__consumer_offsets"
+LOADED_S: Final = 30.0
 
 S = TypeVar("S", bound=Service)
 
@@ -57,13 +59,22 @@ async def open_transaction(brokers: Brokers, name: str) -> Transaction:
 
 
 async def describe_or_none(brokers: Brokers, node_id: int, name: str) -> list[Transaction]:
-    """The broker's description of the id; empty if it is not the coordinator."""
-    try:
-        return await describe(brokers, node_id, [name])
-    except BrokerSilentError as error:
-        if "NotCoordinator" in str(error):
-            return []
-        raise
+    """The broker's description of the id; empty if it is not the coordinator. One that is loading is waited for.
+
+    Raises:
+        BrokerSilentError: it does not answer, or another error.
+        TimeoutError: it was loading for LOADED_S.
+    """
+    async with asyncio.timeout(LOADED_S):
+        while True:
+            try:
+                return await describe(brokers, node_id, [name])
+            except BrokerSilentError as error:
+                if "NotCoordinator" in str(error):
+                    return []
+                if "CoordinatorLoadInProgress" not in str(error):
+                    raise
+            await asyncio.sleep(0.1)
 
 
 async def commit_parts(brokers: Brokers, transaction: Transaction, targets: Collection[Target]) -> None:
