@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from shared.events import clients, effects, headers, installation, payments, postings, reference, transfers
+from spark.manifest import OFFSETS_MAX, PARTITIONS_MAX
 from spark.schemas import DAY, ENTRY, TABLES, UNDECODABLE, WHERE, Table, tables_of
 
 NOTES = (headers.REASON, headers.DETAIL, headers.SERVICE)
@@ -62,9 +63,11 @@ def _header(name: str) -> Column:
 
 
 def _coordinates(name: str) -> tuple[Column, ...]:
-    """Return topic, partition and offset of a link; all three null where it is malformed."""
+    """Return topic, partition and offset of a link; all three null where it is malformed, or no record can be there."""
     parts, partition, offset = (F.col(f"{name}_{unit}") for unit in ("parts", "partition", "offset"))
-    whole = (F.size(parts) == 3) & partition.isNotNull() & offset.isNotNull()
+    # Beyond these bounds, a place would be another record's
+    possible = partition.between(0, PARTITIONS_MAX - 1) & offset.between(0, OFFSETS_MAX - 1)
+    whole = (F.size(parts) == 3) & possible
     return tuple(
         F.when(whole, value).alias(f"{name}_{unit}")
         for unit, value in (("topic", F.get(parts, F.lit(0))), ("partition", partition), ("offset", offset))

@@ -34,6 +34,9 @@ DEFAULT_TIME_ZONE: Final = "UTC"
 PARTITIONS_MAX: Final = 1024
 """The bound of `spark.places`: a partition number has 10 bits in a place."""
 
+OFFSETS_MAX: Final = 1 << 53
+"""Likewise: an offset has 53 bits."""
+
 LANDED_TOPICS = (
     catalogue.INSTALLATION,
     *catalogue.REFERENCE_TOPICS,

@@ -73,6 +73,10 @@ def test_a_malformed_link_is_null(spark: SparkSession) -> None:
         b"payments.raw:x:1",
         b"payments.raw:1:",
         b"a:1:2:3",
+        b"payments.raw:1024:5",  # as a place, these are those of partition 0 and of offset 5
+        b"payments.raw:0:%d" % (2**54 + 5),
+        b"payments.raw:-1:5",
+        b"payments.raw:1:-5",
         b"\xff:\xff:1",
     ]
     value, source = encode_transfer(AccountClosed("a")), ("source", b"payments.raw:1:99999999999999999999")
