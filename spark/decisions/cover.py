@@ -106,7 +106,7 @@ def check(night: Night) -> Judged:
     )
     fault = _FAULT.format(former=f"coalesce({by_partition('partition', raw_from(night))} > 0, true)")
     judged = folded.where("act is not null and (act <> 'terms' or client is not null)").selectExpr(
-        "*", f"{fault} as fault", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
+        "*", f"{fault} as fault", f"{_OF_TERMS} as of_terms", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
     )
     # Few: kept, so that the fold is made once
     judged = judged.where("coalesce(fault, elsewhere, altered) is not null").persist()
@@ -118,7 +118,7 @@ def check(night: Night) -> Judged:
     return Judged(wrong, union([_facts(judged), owners.check_listed(night, newest)]), newest)
 
 
-_KEPT: Final = ("partition", "offset", "at", "account", "payment_id", "currency", "amount", "fault")
+_KEPT: Final = ("partition", "offset", "at", "account", "payment_id", "currency", "amount", "fault", "of_terms")
 
 
 def findings(wrong: DataFrame) -> DataFrame:
@@ -294,10 +294,19 @@ def _ordered(night: Night, table: str) -> DataFrame:
 
 
 def _still(before: DataFrame, rows: DataFrame) -> DataFrame:
-    """Return decisions of earlier runs that no posting of this run explains."""
-    earlier = rows.where("act is not null and at >= 0").selectExpr("account as of_account", "at as earlier")
-    explained = (before["account"] == earlier["of_account"]) & (earlier["earlier"] < before["at"])
-    return before.join(earlier, on=explained, how="left_anti").select(*_KEPT)
+    """Return decisions of earlier runs that nothing explains which this run found to have come before them.
+
+    Movements do, and account events; what terms alone decide, only these. Decisions and states change no account.
+    """
+    earlier = rows.where("at >= 0 and (act is null or act = 'terms')").selectExpr(
+        "account as of_account", "at as earlier", "act is not null as gives_terms"
+    )
+    # A former version left all as if movements decided them
+    decided_before = before if "of_terms" in before.columns else before.withColumn("of_terms", F.lit(False))
+    own = decided_before["account"] == earlier["of_account"]
+    explained = own & (earlier["earlier"] < decided_before["at"])
+    enough = earlier["gives_terms"] | ~decided_before["of_terms"]
+    return decided_before.join(earlier, on=explained & enough, how="left_anti").select(*_KEPT)
 
 
 _CLOSED: Final = "coalesce(before.closed, false)"
@@ -323,6 +332,10 @@ _FAULT: Final = f"""case
         then concat('declined for ', reason, '; submitted by ', {SHOWN}, ', and ', account, ' belongs to ', {OWNED_BY})
     when act = 'opening' and reason <> {REASON_OF_OPENING}
         then concat('declined for ', reason, '; the reason to decline it: ', {REASON_OF_OPENING}) end"""
+_OF_TERMS: Final = f"""coalesce(act in ('debit', 'reversal') and not {AUTHORISED}
+    or act in ('credit', 'reversal') and suspended <> {_CLOSED}
+    or act = 'terms' and not terms.closed and {REASON_OF_OPENING} = '{DeclineReason.NOT_AUTHORISED.value}', false)"""
+"""Whether a fault follows from terms alone, whatever was booked."""
 _ELSEWHERE: Final = f"""if({_DECIDES} and partition <> if({IS_HOUSE},
     try_cast(substring_index(account, '@', -1) as int), home),
     concat(account, ' does not live on this partition'), null)"""

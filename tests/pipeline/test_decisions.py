@@ -9,13 +9,18 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_BALANCES
+from shared.events.headers import Coordinates
 from shared.events.reference import Fee
 from shared.events.transfers import PricedBy
 from spark import decisions, totals
 from spark.decisions.reference import STALE_MS
 from spark.lake import Bounds
 from spark.manifest import Settings, seal
+from spark.night import Night, frame
+from spark.schemas import TABLES
 from tests import planted_decisions as planted
+from tests import planted_owners as owners
 from tests.pipeline.landed import night_of
 from tests.pipeline.nights import found, kept, manifest, night
 from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean, posted_elsewhere
@@ -172,6 +177,44 @@ def test_a_decision_by_a_lost_posting_is_a_break_until_a_repair_writes_it(spark:
         carried = kept({**checked.carry, **totals.totals(now).carry})
         if cut.sequence == 2:
             world.restore(at)
+        cut = manifest(world, previous=cut)
+
+
+def with_state(now: Night, account: str, source: Coordinates) -> Night:
+    """The same input, and the state of an account of acme after a transaction that ended with a source."""
+    state = {"topic": LEDGER_BALANCES, "partition": source.partition, "offset": 0, "account": account}
+    of = {"source_topic": source.topic, "source_partition": source.partition, "source_offset": source.offset}
+    terms = {"closed": False, "overdraft_minor": 0, "owner": "acme", "version": 1, "deleted": False}
+    rows = frame(now.spark, TABLES["account_states"].schema, [{**state, **of, **terms}])
+    new = now.new
+    return dataclasses.replace(now, new=lambda table: rows if table == "account_states" else new(table))
+
+
+@full
+@pytest.mark.parametrize("late", ["a decline", "a payment", "a state"])
+def test_a_strangers_debit_stays_a_break_whatever_comes_late(spark: SparkSession, late: str) -> None:
+    """Only an account event that came before it could explain it: money changes no owner, the others change nothing."""
+    world = Clean()
+    account = owners.own(world)
+    with owners.submitted(world, owners.ACME):
+        declined = world.decline("declined", account, BOB)
+    before = declined if late == "a decline" else world.pay("before", ALICE, account, 5)
+    with owners.submitted(world, owners.OTHER):
+        wrong = world.pay("w", account, BOB, 1).debit
+    posted = before.debit if late == "a decline" else before.credit
+    if late != "a state":
+        world.remove(posted)
+    carried: dict[str, DataFrame] = {}
+    cut = manifest(world)
+    for _ in range(3):
+        now = night(spark, world, cut, carried)
+        if cut.sequence == 2 and late == "a state":
+            now = with_state(now, account, before.leg)
+        checked = decisions.check(now)
+        assert found(checked) == [("decision", "cover", str(wrong))]
+        carried = kept({**checked.carry, **totals.totals(now).carry})
+        if cut.sequence == 1 and late != "a state":
+            world.restore(posted)
         cut = manifest(world, previous=cut)
 
 

@@ -95,22 +95,22 @@ OF_DECISIONS: Final[Table] = {
     "decisions-closed-creditor": Mutant(
         "lets a closed account take money",
         "decisions/cover.py",
-        "suspended <> {_CLOSED}",
-        "suspended and not {_CLOSED}",
+        "when act in ('credit', 'reversal') and suspended <> {_CLOSED}",
+        "when act in ('credit', 'reversal') and suspended and not {_CLOSED}",
         f"{_WRONG}[credited_though_closed]",
     ),
     "decisions-needless-suspense": Mutant(
         "accepts that suspense takes the money of an open account",
         "decisions/cover.py",
-        "suspended <> {_CLOSED}",
-        "not suspended and {_CLOSED}",
+        "when act in ('credit', 'reversal') and suspended <> {_CLOSED}",
+        "when act in ('credit', 'reversal') and not suspended and {_CLOSED}",
         f"{_WRONG}[credited_to_suspense_though_open]",
     ),
     "decisions-repaired": Mutant(
         "keeps a decision as a break when the missing posting came",
         "decisions/cover.py",
-        '(earlier["earlier"] < before["at"])',
-        '(earlier["earlier"] > before["at"])',
+        '(earlier["earlier"] < decided_before["at"])',
+        '(earlier["earlier"] > decided_before["at"])',
         f"{_DECISIONS}::test_a_decision_by_a_lost_posting_is_a_break_until_a_repair_writes_it",
     ),
     "decisions-terms-not-carried": Mutant(
