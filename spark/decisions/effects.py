@@ -2,7 +2,8 @@
 
 A request that was lost together with its result leaves no trace but this: its event names a subscription that asks for
 it. An event and its requests are siblings in one transaction, and a cut may show one of them only. Such an event is
-carried, as is one that is a break: a repair may write its requests.
+carried, as is one that is a break: a repair may write its requests. It stays a break when its requests expire, and
+when the subscriptions that it names are compacted away.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ _EVENT: Final = {
     "common_named": "string",
 }
 _REQUESTS: Final = "array<struct<kind:string,destination:string,ordered:boolean>>"
-_COLUMNS: Final = (*_EVENT, "asked", JUDGED)
+_COLUMNS: Final = (*_EVENT, "asked", "text", JUDGED)
 _KINDS: Final = f"""(case situation
     when 'debit' then array('{EffectKind.RECEIPT.value}', '{EffectKind.EVENT.value}')
     when 'credit' then array('{EffectKind.NOTICE.value}', '{EffectKind.EVENT.value}')
@@ -48,8 +49,9 @@ _DUE: Final = f"""get(transform(array(filter(
         one -> named_struct('kind', one.kind, 'destination', one.destination,
             'ordered', coalesce(one.ordered, false))))), 0)"""
 _IS_RIGHT: Final = f"exists(own_choices, own -> exists(common_choices, common -> {_DUE} = asked))"
-_TEXT: Final = """if(faults <> '', faults, concat('it asked for ', size(asked),
-    ' effects, and not for those that the subscriptions in force ask for'))"""
+_TEXT: Final = f"""coalesce(if({JUDGED} and not (own_complete and common_complete), text_before, null),
+    if(faults <> '', faults, concat('it asked for ', size(asked),
+    ' effects, and not for those that the subscriptions in force ask for')))"""
 
 
 def check(night: Night, known: DataFrame) -> DataFrame:
@@ -59,21 +61,24 @@ def check(night: Night, known: DataFrame) -> DataFrame:
     events = _events(night, source)
     before = night.carried(CARRIED)
     if before is not None:
-        events = events.unionByName(before.select(*_COLUMNS).withColumnRenamed("asked", "asked_before"))
+        # A former version carried no text
+        known_text = "text" if "text" in before.columns else "cast(null as string) as text"
+        left = before.selectExpr(*(known_text if name == "text" else name for name in _COLUMNS))
+        events = events.unionByName(left.withColumnsRenamed({"asked": "asked_before", "text": "text_before"}))
     asked = f"array_sort(concat(asked_before, coalesce(asked_now, cast(array() as {_REQUESTS}))))"
     rows = (
         events.join(requests, on=events["at"] == requests["asked_at"], how="left")
-        .selectExpr(*_EVENT, f"{asked} as asked", JUDGED)
+        .selectExpr(*_EVENT, f"{asked} as asked", "text_before", JUDGED)
         .selectExpr("*", "account as own_key", f"'{EVERY_ACCOUNT}' as common_key")
     )
     compacted_ms = compacted_before_ms(night)
     rows = with_choices(rows, known, REFERENCE_SUBSCRIPTIONS, "own", compacted_ms, broadcast=False)
     rows = with_choices(rows, known, REFERENCE_SUBSCRIPTIONS, "common", compacted_ms, broadcast=True)
     judged = rows.selectExpr("*", "concat_ws('; ', own_fault, common_fault) as faults").where(
-        f"(faults <> '' or not coalesce({_IS_RIGHT}, false)) and not {_expired(night, requests)}"
+        f"(faults <> '' or not coalesce({_IS_RIGHT}, false)) and ({JUDGED} or not {_expired(night, requests)})"
     )
     state = f"""case when faults <> '' then 'wrong' when {_hidden(night, requests)} then 'hidden'
-        when not (own_complete and common_complete) then 'open' else 'wrong' end"""
+        when not (own_complete and common_complete) and not {JUDGED} then 'open' else 'wrong' end"""
     return judged.selectExpr(*_EVENT, "asked", JUDGED, f"{_TEXT} as text", f"{state} as state")
 
 
@@ -107,8 +112,8 @@ def _events(night: Night, source: str) -> DataFrame:
         "common_named": "get(notified_by, 1)",
     }
     columns = [f"cast({own.get(name, name)} as {kind}) as {name}" for name, kind in _EVENT.items()]
-    blank = f"cast(array() as {_REQUESTS}) as asked_before"
-    rows = union([part.selectExpr(*columns, blank, f"false as {JUDGED}") for part in parts])
+    blank = f"cast(array() as {_REQUESTS}) as asked_before", "cast(null as string) as text_before"
+    rows = union([part.selectExpr(*columns, *blank, f"false as {JUDGED}") for part in parts])
     return rows.where("instr(account, '@') = 0 and at is not null")
 
 
@@ -141,9 +146,17 @@ def _hidden(night: Night, requests: DataFrame) -> str:
 
 
 def _expired(night: Night, requests: DataFrame) -> str:
-    """Whether an event's requests may have expired before they could be landed."""
+    """Whether an event's requests may have expired before they could be landed.
+
+    A run from the beginning starts where the log began. Elsewhere, requests that were landed are no longer needed.
+    """
     ranges = night.manifest.topics[EFFECTS_REQUESTS]
-    begun = [number for number, offsets in ranges.items() if 0 < offsets.beginning >= offsets.start]
+    first_run = not night.manifest.previous
+    begun = [
+        number
+        for number, offsets in ranges.items()
+        if offsets.beginning > offsets.start or (first_run and 0 < offsets.beginning == offsets.start)
+    ]
     if not begun:
         return "false"
     first = _bounds(requests, F.min)

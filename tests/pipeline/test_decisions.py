@@ -22,9 +22,10 @@ from spark.schemas import TABLES
 from tests import planted_decisions as planted
 from tests import planted_owners as owners
 from tests.pipeline.landed import night_of
-from tests.pipeline.nights import found, kept, manifest, night
-from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, Clean, posted_elsewhere
+from tests.pipeline.nights import found, kept, manifest, night, rows_of
+from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, FILE, HOME, Clean, posted_elsewhere
 from tests.tiers import full, mostly_full
+from tests.world import AT_MS
 from tests.wrong_decisions import ALL, QUICK, Wrong
 
 Break = tuple[str, str, str]
@@ -233,6 +234,43 @@ def test_requests_above_the_cut_are_in_flight_until_they_are_seen_or_late(spark:
     world.remove(request)
     lost = decisions.check(night(spark, world, manifest(world, previous=first), carried))
     assert found(lost) == [("decision", "subscribed", str(world.last.debit))]
+
+
+@full
+def test_a_lost_request_stays_a_break_when_all_that_shows_it_is_gone(spark: SparkSession) -> None:
+    """The subscription that asked for it was superseded and compacted away, later requests expired unread."""
+    world = Clean()
+    planted.request_and_result_lost(world)
+    requests = (EFFECTS_REQUESTS, HOME)
+    carried: dict[str, DataFrame] = {}
+    cut, details = None, set()
+    for age_ms in (0, *[Settings().superseded_kept_ms + 10 * STALE_MS] * 3):
+        world._next[requests] += 2
+        beginnings = {requests: 0 if cut is None else world._next[requests]}
+        pinned = manifest(world, previous=cut, beginnings=beginnings)
+        cut = seal(msgspec.structs.replace(pinned, taken_at_ms=AT_MS + age_ms))
+        now = night(spark, world, cut, carried)
+        checked = decisions.check(now)
+        assert found(checked) == [("decision", "subscribed", str(world.last.debit))]
+        details |= {row["detail"] for row in rows_of(checked)}
+        carried = kept({**checked.carry, **totals.totals(now).carry})
+    assert len(details) == 1  # an explanation is for one detail
+
+
+@full
+def test_a_lost_request_is_found_where_all_requests_before_it_have_expired(spark: SparkSession) -> None:
+    """They were landed in time. The partition had no request since."""
+    world = Clean()
+    first = manifest(world)
+    before = night(spark, world, first)
+    carried = kept({**decisions.check(before).carry, **totals.totals(before).carry})
+    paid = world.pay("later", ALICE, BOB, 10)
+    lost = world.notify(paid.debit, "receipt", FILE)
+    for at in (lost.request, lost.result):
+        world.remove(at)
+    beginnings = {(EFFECTS_REQUESTS, number): of.end for number, of in first.topics[EFFECTS_REQUESTS].items()}
+    cut = manifest(world, previous=first, beginnings=beginnings)
+    assert found(decisions.check(night(spark, world, cut, carried))) == [("decision", "subscribed", str(paid.debit))]
 
 
 def test_a_posting_on_another_partition_than_its_accounts_is_found(spark: SparkSession) -> None:
