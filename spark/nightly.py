@@ -338,7 +338,7 @@ def _breaks(
         found = run.read(spark, [_FOUND], BREAKS)
     run.write(f"{CARRY}/{register.NAME}", register.update(found, before, night.manifest), form="json")
     every = run.read(spark, [f"{CARRY}/{register.NAME}"], register.REGISTER)
-    return register.open_breaks(spark, every, explanations, listed_max)
+    return register.open_breaks(spark, every, explanations, listed_max, dated=bool(night.manifest.previous))
 
 
 def _rows(rows: Iterable[msgspec.Struct], kind: type[Line]) -> tuple[Line, ...]:

@@ -3,7 +3,7 @@
 A break has an identity: its kind, its comparison, and either the record at fault or a subject, such as an account. It
 opens in the first run that finds it. A fact stays open for good; a state that is rechecked stays open while runs find
 it. An explanation ends neither: it says that a person accounts for the break with the detail that it had then. If
-another amount is missing the next night, the break is unexplained again.
+another amount is missing the next night, the break is unexplained again. So is one that ended and opens again.
 
     explanations.jsonl    in the lake, append-only: a JSON object on each line
 
@@ -112,10 +112,22 @@ def identified(found: DataFrame, *more: str) -> DataFrame:
     return numbered.selectExpr(f"left(sha2({key}, 256), {_ID_DIGITS}) as break_id", *BREAKS.fieldNames(), *more)
 
 
-def open_breaks(spark: SparkSession, rows: DataFrame, explanations: Sequence[Explanation], listed_max: int) -> Breaks:
-    """Return the open breaks of a register, with the explanations that its run knows."""
+def open_breaks(
+    spark: SparkSession,
+    rows: DataFrame,
+    explanations: Sequence[Explanation],
+    listed_max: int,
+    *,
+    dated: bool = True,
+) -> Breaks:
+    """Return the open breaks of a register, with the explanations that its run knows.
+
+    Args:
+        dated: whether the register says since when breaks are open. That of a run from the beginning does not: there,
+            every explanation of a break with the same detail counts.
+    """
     open_ = rows.where(F.col("state") != State.CLOSED.value)
-    explained = _explained(open_, newest_explanations(explanations))
+    explained = _explained(open_, newest_explanations(explanations), dated=dated)
     keys = frame(spark, _KEYS, [{"break_id": one.break_id} for one in explained])
     unexplained = open_.join(F.broadcast(keys), "break_id", how="left_anti")
     counted = (
@@ -145,7 +157,7 @@ def open_breaks(spark: SparkSession, rows: DataFrame, explanations: Sequence[Exp
 _KEYS: Final = StructType([StructField("break_id", StringType())])
 
 
-def _explained(open_: DataFrame, known: Mapping[tuple[str, str], Explanation]) -> list[Break]:
+def _explained(open_: DataFrame, known: Mapping[tuple[str, str], Explanation], *, dated: bool) -> list[Break]:
     """Return the open breaks that have an explanation as they are now."""
     if not known:
         return []
@@ -153,7 +165,8 @@ def _explained(open_: DataFrame, known: Mapping[tuple[str, str], Explanation]) -
     return [
         msgspec.structs.replace(_listed(row), explained=Explained(one.by, iso(one.at_ms), one.reason))
         for row in rows
-        if (one := known.get((row["break_id"], row["detail"]))) is not None
+        if (one := explanation_of(known, row["break_id"], row["detail"], row["opened_at_ms"] if dated else 0))
+        is not None
     ]
 
 
@@ -299,6 +312,17 @@ def explain(root: Path, break_id: str, detail: str, *, by: str, at_ms: int, reas
 def newest_explanations(explanations: Sequence[Explanation]) -> dict[tuple[str, str], Explanation]:
     """Return the newest explanation of each break as it was, by its id and detail."""
     return {(one.break_id, one.detail): one for one in explanations}
+
+
+def explanation_of(
+    known: Mapping[tuple[str, str], Explanation], break_id: str, detail: str, opened_at_ms: int
+) -> Explanation | None:
+    """Return the newest explanation of a break as it is; None if there is none since it opened.
+
+    One from before was for a break that has ended: what it explained is over, and the same detail is a new event.
+    """
+    one = known.get((break_id, detail))
+    return one if one is not None and one.at_ms >= opened_at_ms else None
 
 
 def _digest_of(one: Explanation) -> str:

@@ -1,6 +1,7 @@
 """`once breaks list | show | explain`: the open breaks of the last reconciliation, and their explanations."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -49,7 +50,7 @@ def list_breaks(limit: int, lake: Lake) -> None:
     with failing_on(LakeError):
         cut, found = _open(lake)
         known = register.newest_explanations(register.read_explanations(lake.root))
-    shown = [_fields(entry, known.get((entry.break_id, entry.detail))) for entry in found]
+    shown = [_fields(entry, _explanation(entry, known)) for entry in found]
     shown.sort(key=lambda one: one["explained"] is not None)
     unexplained = sum(one["explained"] is None for one in shown)
     counts = {"cut_id": cut.cut_id, "open": unexplained, "explained": len(shown) - unexplained}
@@ -81,7 +82,7 @@ def show(break_id: str, lake: Lake) -> None:
     if not seen:
         nothing(f"no run knows the break {break_id}: see once breaks list")
     entry = seen[-1][1]
-    known = register.newest_explanations(explained).get((entry.break_id, entry.detail))
+    known = _explanation(entry, register.newest_explanations(explained))
     events = [
         (cut.taken_at_ms, f"{one.state} by the run over cut {cut.cut_id}: {one.detail}")
         for (cut, one), before in zip(seen, [None, *(one for _, one in seen)], strict=False)
@@ -103,8 +104,9 @@ def show(break_id: str, lake: Lake) -> None:
 def explain(break_id: str, reason: str, by: str, lake: Lake) -> None:
     """Explain the break BREAK_ID as it is now. The next run counts it as explained.
 
-    An explanation changes no total and no other break. It ends when the break changes: if another amount differs, the
-    break needs another explanation. Explanations are appended to the lake and cannot be changed.
+    An explanation changes no total and no other break. It ends when the break changes or ends: if another amount
+    differs, or the break opens again, it needs another explanation. Explanations are appended to the lake and cannot be
+    changed.
 
     Exit codes: 0 done, 1 not, 2 wrong usage, 3 no such break is open.
     """
@@ -115,10 +117,14 @@ def explain(break_id: str, reason: str, by: str, lake: Lake) -> None:
         entry = next((one for one in found if one.break_id == break_id), None)
         if entry is None:
             nothing(f"no break {break_id} is open: see once breaks list")
-        made = register.explain(
-            lake.root, break_id, entry.detail, by=by, at_ms=time.time_ns() // 1_000_000, reason=reason
-        )
+        # Since it opened, by the clock of the run
+        at_ms = max(time.time_ns() // 1_000_000, entry.opened_at_ms)
+        made = register.explain(lake.root, break_id, entry.detail, by=by, at_ms=at_ms, reason=reason)
     answer(_fields(entry, made), f"{break_id} is explained by {by}; the next run counts it as explained")
+
+
+def _explanation(entry: Entry, known: Mapping[tuple[str, str], Explanation]) -> Explanation | None:
+    return register.explanation_of(known, entry.break_id, entry.detail, entry.opened_at_ms)
 
 
 def _open(lake: Lake) -> tuple[Manifest, list[Entry]]:

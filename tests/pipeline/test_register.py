@@ -103,13 +103,27 @@ def test_an_explanation_is_for_one_break_as_it_is(spark: SparkSession, detail: s
     nights.run(of_sum("closing EUR", detail), of_sum("closing USD", "1"), of_sum("in transit EUR", "1"), fact(9))
     rows = nights.rows()
     [break_id] = (row["break_id"] for row in rows.collect() if row["subject"] == "closing EUR")
-    by = register.Explanation(break_id, "3", "ann", 7, "known")
+    by = register.Explanation(break_id, "3", "ann", 1_007, "known")
     breaks = register.open_breaks(spark, rows, [by], 10)
     explained = [break_id] if detail == "3" else []
     assert [one.break_id for one in breaks.explained] == explained
     assert breaks.total == len(breaks.listed) == 4 - len(explained)
     assert (breaks.opened, breaks.closed) == (2, 1)
     assert breaks.oldest_at == "1970-01-01T00:00:01.000Z"
+
+
+@pytest.mark.parametrize(("at_ms", "explains"), [(1_500, False), (4_000, True)])
+def test_an_explanation_ends_with_its_break(spark: SparkSession, at_ms: int, explains: bool) -> None:
+    """The same amount is missing again, weeks after the first one was accounted for and came."""
+    nights = Nights(spark)
+    for missing in (True, False, False, True):
+        nights.run(*([of_sum("in transit EUR", "100")] if missing else []))
+    [row] = nights.rows().collect()
+    by = register.Explanation(row["break_id"], "100", "ann", at_ms, "known")
+    breaks = register.open_breaks(spark, nights.rows(), [by], 10)
+    assert (len(breaks.explained), breaks.total) == ((1, 0) if explains else (0, 1))
+    # A run from the beginning does not know when it opened
+    assert register.open_breaks(spark, nights.rows(), [by], 10, dated=False).total == 0
 
 
 def identities(spark: SparkSession, *found: Row) -> dict[tuple[int, str], str]:

@@ -405,7 +405,8 @@ def test_an_explained_break_stays_open_and_the_verdict_is_explained(pipeline: Pi
     [found] = pipeline.run(first)
     [entry] = register.entries(pipeline.runs, first)
     assert (found.verdict, found.breaks.listed[0].break_id) == (BREAKS_VERDICT, entry.break_id)
-    register.explain(pipeline.lake.root, entry.break_id, entry.detail, by="ann", at_ms=7, reason="known")
+    at_ms = first.taken_at_ms + 7
+    register.explain(pipeline.lake.root, entry.break_id, entry.detail, by="ann", at_ms=at_ms, reason="known")
     pipeline.finds = 0
     second = pipeline.land("b", explanations=register.head_of(pipeline.lake.root))
     [report] = pipeline.run(second)
@@ -414,7 +415,7 @@ def test_an_explained_break_stays_open_and_the_verdict_is_explained(pipeline: Pi
     assert (shown.break_id, shown.opened_in, shown.explained) == (
         entry.break_id,
         1,
-        Explained("ann", "1970-01-01T00:00:00.007Z", "known"),
+        Explained("ann", "2026-01-05T08:00:00.007Z", "known"),
     )
     # An explanation accounts for one break
     pipeline.finds = 1

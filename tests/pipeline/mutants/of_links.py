@@ -279,8 +279,8 @@ OF_THE_REGISTER: Final[Table] = {
     "register-explains-changed": Mutant(
         "takes an explanation for the break with another amount",
         "register.py",
-        '(one := known.get((row["break_id"], row["detail"]))) is not None',
-        '(one := {key: one for (key, _), one in known.items()}.get(row["break_id"])) is not None',
+        "one = known.get((break_id, detail))",
+        "one = {key: one for (key, _), one in known.items()}.get(break_id)",
         f"{_REGISTER}::test_an_explanation_is_for_one_break_as_it_is",
     ),
     "register-closed-is-open": Mutant(
