@@ -1,4 +1,4 @@
-"""Check repeats: one that ingest accepted, so that an identity was debited twice, and one that it refused wrongly.
+"""Check repeats: one that ingest accepted, so that an identity has two outcomes, and one that it refused wrongly.
 
 ingest remembers the last accepted identities of each partition, counted. A later repeat is another payment by the
 system's own promise, and not a break. So the distance in accepted records counts; it is computed only for identities
@@ -31,6 +31,7 @@ from spark.night import (
     with_carried,
 )
 from spark.places import Log, partition_of, place
+from spark.schemas import ENTRY
 from spark.settling import last_seen, whole_rows
 
 _IDENTITIES = "identities"
@@ -38,12 +39,15 @@ _ORIGIN = place("origin_partition", "origin_offset")
 
 
 def check_identities(night: Night) -> Checked:
-    """Find payments whose identity was debited before, as far back as ingest remembers."""
+    """Find outcomes of an identity that had another one before, as far back as ingest remembers.
+
+    An outcome is a debit, a decline or an account event.
+    """
     remembered = _remembered(night)
-    debits = _debits(night, remembered)
+    outcomes = _outcomes(night, remembered)
     # By a digest first, on narrow rows: it can only name too many, and these few are then compared exactly
     suspects = (
-        debits.groupBy("digest")
+        outcomes.groupBy("digest")
         .agg(F.count("*").alias("rows"), F.bool_or("fresh").alias("fresh"))
         .where((F.col("rows") > 1) & F.col("fresh"))
         .select("digest")
@@ -51,7 +55,7 @@ def check_identities(night: Night) -> Checked:
     )
     if not suspects.count():
         return Checked()
-    rows = debits.join(suspects, on="digest", how="left_semi")
+    rows = outcomes.join(suspects, on="digest", how="left_semi")
     order = "over (partition by debtor, payment_id order by origin_partition, origin_offset)"
     pairs = rows.selectExpr(
         "*", f"lag(origin) {order} as origin_before", f"lag(concat(partition, ':', offset)) {order} as before"
@@ -64,7 +68,7 @@ def check_identities(night: Night) -> Checked:
     found = finding(
         Kind.DUPLICATE,
         _IDENTITIES,
-        "ledger.postings:{before} debited this payment of {debtor} before",
+        "ledger.postings:{before} is of the same payment_id of {debtor}",
         before="before",
         debtor="debtor",
     )
@@ -89,25 +93,32 @@ def _made_at_home(night: Night, table: str, remembered: Bounds) -> DataFrame:
     return rows.where(within(remembered, "origin_partition", "origin_offset"))
 
 
-def _debits(night: Night, remembered: Bounds) -> DataFrame:
-    """Return debit postings of payments: of this run, and earlier ones that were made from some offsets."""
-    parts = [
-        (night.new("postings"), "true"),
-        (_made_at_home(night, "postings", remembered), "false"),
-    ]
-    columns = (
-        *("partition", "offset", "payment_id", "debtor", "origin_partition", "origin_offset"),
-        "get(entries, 0) as paid",
-    )
-    digest = "xxhash64(debtor, payment_id) as digest"
-    return union(
-        [
-            frame.where("leg = 'debit' and not reversal").selectExpr(
-                *columns, f"{_ORIGIN} as origin", digest, f"{fresh} as fresh"
-            )
-            for frame, fresh in parts
-        ]
-    )
+_OF_PAYMENTS = f"origin_topic = '{PAYMENTS_RAW}'"
+_NOTHING_PAID = f"cast(null as {ENTRY.simpleString()})"
+_OUTCOMES = {
+    "postings": ("leg = 'debit'", "payment_id", "debtor", "get(entries, 0)"),
+    "declines": (_OF_PAYMENTS, "payment_id", "debtor", _NOTHING_PAID),
+    "accounts_opened": (_OF_PAYMENTS, "command_id", "account", _NOTHING_PAID),
+}
+"""By table: which rows are outcomes of accepted records, their identity, and the entry that was paid."""
+
+
+def _outcomes(night: Night, remembered: Bounds) -> DataFrame:
+    """Return outcomes of accepted records: of this run, and earlier ones that were made from some offsets."""
+    found = []
+    for table, (where, payment_id, debtor, paid) in _OUTCOMES.items():
+        columns = {
+            **{name: name for name in ("partition", "offset", "origin_partition", "origin_offset")},
+            "payment_id": payment_id,
+            "debtor": debtor,
+            "paid": paid,
+            "origin": _ORIGIN,
+            "digest": f"xxhash64({debtor}, {payment_id})",
+        }
+        texts = [f"{text} as {name}" for name, text in columns.items()]
+        frames = (night.new(table), "true"), (_made_at_home(night, table, remembered), "false")
+        found += [frame.where(where).selectExpr(*texts, f"{fresh} as fresh") for frame, fresh in frames]
+    return union(found)
 
 
 def _ranks(night: Night, remembered: Bounds) -> DataFrame:

@@ -17,6 +17,7 @@ from spark.decisions import cover
 from spark.lake import Bounds
 from spark.manifest import Manifest, Settings, seal
 from spark.night import Night
+from tests import planted_decisions as planted
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, AWAY, BOB, HOME, Clean, posting_at, with_entries
 from tests.tiers import full
@@ -227,6 +228,30 @@ def test_an_identity_is_debited_once(spark: SparkSession) -> None:
     assert found(repeats.check_identities(night(spark, world, manifest(world, previous=first)))) == expected
     assert found(repeats.check_identities(night(spark, world, first))) == []
     assert other.debit.partition == AWAY
+
+
+@full
+def test_an_identity_has_one_outcome_whatever_it_is(spark: SparkSession) -> None:
+    """ingest must drop repeats of all that it accepts: what is declined, reversed or opened is decided once as well."""
+    world = Clean()
+    poor, opened = world.client("poor", HOME), world.client("opened", HOME)
+    world.reverse("undo", ALICE, "p2")
+    world.open("open", opened)
+    world.decline("never", poor, BOB)
+    first = manifest(world)
+    planted.decline_reversal(world, "p2", "already_reversed")
+    again = [
+        world.decline("p2", ALICE, BOB, because="debtor_closed").debit,
+        world.decline("undo", ALICE, BOB, because="debtor_closed").debit,
+        world.open("open", opened)[1],
+        world.decline("never", poor, BOB).debit,
+    ]
+    expected = sorted(("duplicate", "identities", str(at)) for at in again)
+    assert found(repeats.check_identities(night(spark, world))) == expected
+    assert found(repeats.check_identities(night(spark, world, manifest(world, previous=first)))) == expected
+    world.account_event(AccountOpened(opened, 5))
+    world.account_event(AccountOpened(opened, 6))  # operators' commands have no identity
+    assert found(repeats.check_identities(night(spark, world))) == expected
 
 
 @full
