@@ -166,6 +166,7 @@ def _terms(night: Night) -> DataFrame:
             overdraft="overdraft_minor",
             owner=f"coalesce(owner, '{OWNER}')",
             expected="expected_version",
+            instructed="origin_topic <=> 'payments.raw'",
         ),
         "accounts_closed": terms_of(**since, closed="true"),
     }

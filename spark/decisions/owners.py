@@ -24,8 +24,12 @@ from spark.ownership import OPERATORS, OWNER, client, counts
 from spark.places import unstable
 
 CHECK: Final = "accounts"
-TERMS_TYPE: Final = "struct<since:bigint,closed:boolean,overdraft:bigint,owner:string,version:bigint,expected:bigint>"
-"""Terms of an account: since which source in ledger.transfers; the version expected, of a command."""
+TERMS_TYPE: Final = (
+    "struct<since:bigint,closed:boolean,overdraft:bigint,owner:string,version:bigint,expected:bigint,"
+    "instructed:boolean>"
+)
+"""Terms of an account: since which source in ledger.transfers; the version expected, of a command; whether an
+instruction of payments.raw gave them."""
 IS_HOUSE: Final = "instr(account, '@') > 0"
 HAS_SCOPE: Final = "endswith(client, ':house')"
 SHOWN: Final = "if(client = ':', 'no client', trim(trailing ':' from client))"
@@ -68,9 +72,11 @@ FAULT_OF_EVENT: Final = f"""case
             ', with overdraft ', coalesce(cast(terms.overdraft as string), 'unlimited'))
     when not terms.closed and {REASON_OF_OPENING} <> 'none'
         then concat('it expects version ', terms.expected, ' of ', account, ', which has ', {_VERSION})
-    when terms.version <> {_NEXT} and not (terms.version = 0 and {_VERSION} = 0 and {{former}})
+    when terms.version <> {_NEXT}
+            and not (terms.version = 0 and {_VERSION} = 0 and {{former}} and not coalesce(terms.instructed, false))
         then concat('it gives ', account, ' version ', terms.version, ', and ', {_NEXT}, ' is the next') end"""
-"""What is wrong with an account event; `former` is whether a former ledger may have written it."""
+"""What is wrong with an account event; `former` is whether a former ledger may have written it, which knew no openings
+by payments.raw."""
 FAULT_OF_DEBIT: Final = f"""if({AUTHORISED}, null, concat('submitted by ', {SHOWN}, '; ', account,
     if({IS_HOUSE}, ' needs the scope house', concat(' belongs to ', {OWNED_BY}))))"""
 
@@ -98,7 +104,7 @@ def newest(night: Night, terms: DataFrame, before: DataFrame | None) -> DataFram
     """
     flat = terms.selectExpr(
         "account", "partition", "offset", "terms.*", f"cast(null as {_LISTED_TYPE}) as listed"
-    ).drop("expected")
+    ).drop("expected", "instructed")
     parts = [flat]
     blank = [f"cast(null as {flat.schema[name].dataType.simpleString()}) as {name}" for name in flat.columns[2:-1]]
     if LEDGER_ACCOUNTS in night.manifest.topics:

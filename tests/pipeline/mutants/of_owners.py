@@ -116,8 +116,8 @@ OF_OWNERS: Final[Table] = {
     "owners-next-version": Mutant(
         "accepts any version of an account event",
         _RULES,
-        "when terms.version <> {_NEXT} and",
-        "when false and",
+        "when terms.version <> {_NEXT}\n",
+        "when false\n",
         f"{_WRONG}[version_skipped]",
     ),
     "owners-version-of-a-change": Mutant(
