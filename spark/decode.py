@@ -121,7 +121,7 @@ _KEYED = {
 """Tables of compacted topics: the column that the key names, if any, and the prefix of the keys that are landed."""
 NOT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     _RAW: ("value", "submitted_by"),
-    "dead_letters": ("value", *NOTES),
+    "dead_letters": ("value", "submitted_by", *NOTES),
     "effect_dead_letters": ("value", *NOTES),
     "repeats": ("first_partition", "first_offset"),
     "account_states": ("account", "deleted"),
@@ -269,7 +269,7 @@ def _column(name: str, table: Table) -> Column:
     elif name == "overdraft_minor":
         found = _overdraft(default_of(table.name, name))
     elif name == "submitted_by":
-        found = _submitted_by()
+        found = _submitted_by_header() if name in NOT_FIELDS.get(table.name, ()) else _submitted_by()
     elif name in NOT_FIELDS.get(table.name, ()):
         found = _from_elsewhere(name, table)
     return found
@@ -289,8 +289,7 @@ def _from_elsewhere(name: str, table: Table) -> Column:
 def _of_raw(name: str) -> Column:
     """Return a field of a raw record in the current version (`shared.events.payments`); null where it is unknown."""
     if name == "submitted_by":
-        said = F.col(f"header_{headers.SUBMITTED_BY}")
-        return F.when(said.rlike(_SUBMITTED_BY), said)
+        return _submitted_by_header()
     of_version_1 = {
         "schema_version": F.lit(payments.SCHEMA_VERSION),
         "type": F.lit("payment"),
@@ -338,6 +337,12 @@ def _overdraft(default: object) -> Column:
 
 
 _SUBMITTED_BY = rf"^{clients.CLIENT_PATTERN.pattern}:({clients.KEY_ID_PATTERN.pattern})?(:house)?\z"
+
+
+def _submitted_by_header() -> Column:
+    """Return the header of a raw record or dead letter; null where it is malformed."""
+    said = F.col(f"header_{headers.SUBMITTED_BY}")
+    return F.when(said.rlike(_SUBMITTED_BY), said)
 
 
 def _submitted_by() -> Column:

@@ -63,6 +63,7 @@ class Agreement:
     rule: str = "true"  # a further condition on `p_<field>` and `c_<field>`, never null
     text: str = "''"  # an expression: the message where the rule does not hold
     has_client: bool = False  # whether the child names who submitted it (`spark.ownership`)
+    client_may_be_absent: bool = False  # whether it may also name none; no former version landed that of dead letters
 
 
 @dataclass(frozen=True)

@@ -74,14 +74,15 @@ def with_clients(night: Night, link: Link, *, effective: bool = False) -> Link:
     right = of_ledger if effective else "p_submitted"
     # A former version landed no client of a record that its last run carried
     unnamed = "c_submitted is null" if effective else "(c_submitted is null or p_submitted is null)"
-    rule = f"(c_submitted <=> {right} or {unnamed} and not {needed})"
+    strict = f"(c_submitted <=> {right} or {unnamed} and not {needed})"
+    rules = {True: f"(c_submitted is null or {strict})", False: strict}
     text = "'submitted by another client or key, or another scope'"
     agreements = {
         kind: Agreement(
             one.parents,
             one.fields,
-            f"({one.rule}) and {rule}",
-            f"concat_ws('; ', if({one.rule}, null, {one.text}), if({rule}, null, {text}))",
+            f"({one.rule}) and {rules[one.client_may_be_absent]}",
+            f"concat_ws('; ', if({one.rule}, null, {one.text}), if({rules[one.client_may_be_absent]}, null, {text}))",
         )
         if one.has_client
         else one

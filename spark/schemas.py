@@ -157,9 +157,9 @@ TABLES: Final = {
             "dead_letters",
             catalogue.PAYMENTS_DEAD_LETTER,
             "",
-            _fields("value reason detail service", value=_BYTES),
+            _fields("value reason detail service submitted_by", value=_BYTES),
             (),
-            "Refused records: their bytes, and the reason.",
+            "Refused records: their bytes, the reason, and for whom they count when they are sent again.",
         ),
         Table(
             "transfers",

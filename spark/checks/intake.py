@@ -108,6 +108,7 @@ INGEST = Link(
             {
                 "kind": "'dead letter'",
                 "payment_id": "cast(null as string)",
+                **_SUBMITTED,
                 "bytes": "xxhash64(coalesce(value, x''))",
             }
         ),
@@ -118,7 +119,12 @@ INGEST = Link(
         "reversal": Agreement(("reversal",), REVERSAL, _SAME_TIME, _TIME, has_client=True),
         "opening": Agreement(("account_opening",), OPENING, _SAME_TIME, _TIME, has_client=True),
         "repeat": Agreement(("payment", "reversal", "account_opening"), ("payment_id", "debtor")),
-        "dead letter": Agreement(("payment", "reversal", "account_opening", "unreadable"), ("bytes",)),
+        "dead letter": Agreement(
+            ("payment", "reversal", "account_opening", "unreadable"),
+            ("bytes",),
+            has_client=True,
+            client_may_be_absent=True,
+        ),
     },
     money=("currency", "amount_minor"),
 )

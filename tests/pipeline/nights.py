@@ -138,11 +138,9 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
     value = None if record.value is None else b64encode(record.value).decode()
     headers = {name: _text(header(record.headers, name)) for name in (REASON, DETAIL, SERVICE)}
     if record.topic == catalogue.PAYMENTS_RAW:
-        by = decode_submitted_by(header(record.headers, SUBMITTED_BY))
-        said = {"submitted_by": None if by is None else encode_submitted_by(by).decode()}
-        yield "payments_raw", {**where, "value": value, **_of_raw(record.value), **said}
+        yield "payments_raw", {**where, "value": value, **_of_raw(record.value), **_submitted_by(record)}
     elif record.topic == catalogue.PAYMENTS_DEAD_LETTER:
-        yield "dead_letters", {**where, "value": value, **headers}
+        yield "dead_letters", {**where, "value": value, **headers, **_submitted_by(record)}
     elif record.topic == catalogue.EFFECTS_DEAD_LETTER:
         yield "effect_dead_letters", {**where, "value": value, **headers, "effect_id": _effect_id(record.value)}
     elif record.topic == catalogue.EFFECTS_WAITING:
@@ -165,6 +163,11 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "ownership", {**where, "deleted": False, **ownership}
     elif record.topic != catalogue.LEDGER_BALANCES:
         yield from _decoded(record, where)
+
+
+def _submitted_by(record: Record) -> dict[str, Any]:
+    by = decode_submitted_by(header(record.headers, SUBMITTED_BY))
+    return {"submitted_by": None if by is None else encode_submitted_by(by).decode()}
 
 
 def _decoded(record: Record, where: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from shared.events import catalogue
+from shared.events.headers import SUBMITTED_BY
 from shared.events.transfers import AccountOpened
 from spark import decisions, totals
 from spark.checks import intake, ledger
@@ -37,6 +38,7 @@ def every(now: Night) -> list[Break]:
 
 ALTERED: tuple[tuple[Callable[[Clean], None], Callable[[Night], Checked], str, str, Callable[[Clean], object]], ...] = (
     (owners.client_altered_on_acceptance, intake.check_ingest, "amount", OUTCOMES, lambda w: w.paid.accepted),
+    (owners.client_altered_on_a_dead_letter, intake.check_ingest, "amount", OUTCOMES, lambda w: w.refused[1]),
     (owners.client_altered_by_transform, intake.check_transform, "amount", TRANSFERS, lambda w: w.paid.transfer),
     (owners.owner_altered_by_transform, intake.check_transform, "amount", TRANSFERS, wrong_decisions.transfer),
     (owners.client_altered_by_the_ledger, ledger.check, "amount", POSTINGS, lambda w: w.paid.debit),
@@ -78,6 +80,21 @@ def test_records_of_former_versions_pass_below_the_offsets_of_ownership(spark: S
     assert every(night(spark, world)) == []
     owners.declined_as_unauthorised(world)
     assert every(night(spark, world)) == [("decision", "cover", str(wrong_decisions.posted(world)))]
+
+
+@full
+def test_a_former_version_opened_no_account_by_a_payment(spark: SparkSession) -> None:
+    world = Clean(raw_from=1)
+    owners.opened_without_a_version(world)
+    assert every(night(spark, world)) == [("decision", "cover", str(wrong_decisions.posted(world)))]
+
+
+@full
+def test_a_dead_letter_of_a_former_version_may_name_no_client(spark: SparkSession) -> None:
+    world = Clean()
+    log = world.logs[world.refused[1].topic, world.refused[1].partition]
+    log[:] = [one._replace(headers=tuple(pair for pair in one.headers if pair[0] != SUBMITTED_BY)) for one in log]
+    assert found(intake.check_ingest(night(spark, world))) == []
 
 
 @full

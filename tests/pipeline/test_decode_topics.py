@@ -152,11 +152,21 @@ def test_a_raw_record_may_be_any_bytes(spark: SparkSession) -> None:
 
 
 def test_dead_letters_keep_their_bytes_and_their_reason(spark: SparkSession) -> None:
-    why = (("reason", b"not_json"), ("detail", b"send \xff JSON"), ("service", b"ingest"))
-    found = tables(spark, catalogue.PAYMENTS_DEAD_LETTER, [(None, b"\xff{", why), (b"a", None, None)])
+    why = (("reason", b"not_json"), ("detail", b"send \xff JSON"), ("service", b"ingest"), ("submitted-by", b"acme:"))
+    unknown = (("submitted-by", b"acme"),)
+    sent = [(None, b"\xff{", why), (b"a", None, None), (b"a", None, unknown)]
+    found = tables(spark, catalogue.PAYMENTS_DEAD_LETTER, sent)
+    blank = dict.fromkeys(("value", "reason", "detail", "service", "submitted_by"))
     assert [fields(row, "dead_letters") for row in found.pop("dead_letters")] == [
-        {"value": b"\xff{", "reason": "not_json", "detail": "send \ufffd JSON", "service": "ingest"},
-        {"value": None, "reason": None, "detail": None, "service": None},
+        {
+            "value": b"\xff{",
+            "reason": "not_json",
+            "detail": "send \ufffd JSON",
+            "service": "ingest",
+            "submitted_by": "acme:",
+        },
+        blank,
+        blank,
     ]
     assert not found
 

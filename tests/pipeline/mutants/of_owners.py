@@ -158,8 +158,8 @@ OF_OWNERS: Final[Table] = {
     "owners-client-of-an-outcome": Mutant(
         "does not compare the client of a child with that of its parent",
         _CLIENTS,
-        'rule = f"(c_submitted <=> {right} or',
-        'rule = f"(true or',
+        'strict = f"(c_submitted <=> {right} or',
+        'strict = f"(true or',
         f"{_ALTERED}[client_altered_by_transform]",
     ),
     "owners-client-dropped": Mutant(
