@@ -19,7 +19,7 @@ from shared.http.keys import key_of
 from shared.kafka.admin.topics import ensure_topics
 from shared.kafka.client.reader import read_topics, stable_offsets
 from tests.commands import once
-from tests.harness import eventually
+from tests.harness import cluster, eventually
 from tests.integration.test_gateway import Client, Gateway
 from tests.integration.test_verify import BANK_FILE
 from tests.partitions import PARTITIONS
@@ -46,6 +46,13 @@ class Operator:
         done = once("clients", *words, *keys, "--bootstrap-servers", self.kafka.bootstrap_servers, "--json")
         assert done.exit_code == 0, (done.output, done.exception)
         return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A cluster for this module only: balances that a bank file states are no longer right afterwards."""
+    with cluster(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
 
 
 @pytest.fixture
