@@ -143,7 +143,7 @@ class Intake:
         return _day(accepted.received_at_ms) != self._days[origin]
 
     def _check_submitted(self, by: SubmittedBy | None, origin: int, where: str) -> None:
-        """Check that an outcome names who submitted it; one that does not need a client may name none."""
+        """Check whom an outcome names as its submitter; no name is right only where the raw record needs no client."""
         right = self._submitters.numbered(self._submitted[origin])
         if by != right and (by is not None or self._submitters.counts_at(origin)):
             detail = f"submitted by {shown(by)}, and {named(PAYMENTS_RAW, origin)} by {shown(right)}"

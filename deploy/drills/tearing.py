@@ -59,7 +59,7 @@ async def open_transaction(brokers: Brokers, name: str) -> Transaction:
 
 
 async def describe_or_none(brokers: Brokers, node_id: int, name: str) -> list[Transaction]:
-    """The broker's description of the id; empty if it is not the coordinator. One that is loading is waited for.
+    """Return the broker's description of the id, after it has loaded; empty if it is not the coordinator.
 
     Raises:
         BrokerSilentError: it does not answer, or another error.

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from faust import StreamT
 from mode import CrashingSupervisor
@@ -29,6 +29,7 @@ from shared.events.codec import InternalInputError
 from shared.events.headers import oldest_origin_time_ms
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.runtime.partition_metrics import report_repeats, tell_latency
+from shared.kafka.runtime.process import until_first_ends
 from shared.kafka.runtime.scope import now_ms
 from shared.telemetry import catalogue, metrics
 from shared.telemetry.instruments import ReadGauge, at_zero, counter, histogram
@@ -99,34 +100,23 @@ class View:
             BEHIND.add(lambda: seconds(self._fresh())),
             metrics.RECORDS_LAG.add(lambda: lags(self._fresh(), self._positions)),
         ]
-        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._work())]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await until_first_ends(stop.wait(), self._work())
         finally:
             for hide in shown:
                 hide()
-            await self._end(tasks)
+            await self._end()
 
     async def _work(self) -> None:
         await self._open()
-        work = self._consume(), self._stay(), self._write_on(), self._look_on()
-        tasks = [asyncio.ensure_future(part) for part in work]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            await _cancel(tasks)
+        await until_first_ends(self._consume(), self._stay(), self._write_on(), self._look_on())
 
     async def _open(self) -> None:
         dropped = await self._writing.call(partial(self._store.open, self._cluster_id))
         if dropped is not None:
             log.warning("the view is rebuilt from the topic", extra={"reason": dropped})
 
-    async def _end(self, tasks: "list[asyncio.Future[Any]]") -> None:
-        await _cancel(tasks)
+    async def _end(self) -> None:
         try:
             async with asyncio.timeout(STOP_S):
                 await self._app.stop()
@@ -293,9 +283,3 @@ class View:
 
     def _fresh(self) -> list[PartitionFreshness]:
         return self._behind.freshness(self._known(), now_ms())
-
-
-async def _cancel(tasks: "Sequence[asyncio.Future[Any]]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -50,7 +50,7 @@ class _Lookups:
         if not self._free.acquire(blocking=False):
             raise OSError(errno.EAGAIN, f"{LOOKUPS_MAX} other names are being resolved")
         found: Future[list[Any]] = Future()
-        found.set_running_or_notify_cancel()  # from here on, whoever waits for it can leave, but not cancel it
+        found.set_running_or_notify_cancel()  # from here on, a caller can leave, but not cancel it
         look_up = partial(socket.getaddrinfo, host, port, **options)
         threading.Thread(target=self._run, args=(look_up, found), name="lookup", daemon=True).start()
         return await asyncio.wrap_future(found)
