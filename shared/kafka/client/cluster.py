@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
@@ -26,6 +26,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
 from shared.kafka.client.access import Bootstrap, client_options
+from shared.kafka.client.connections import CONNECTION_S, Client
 from shared.kafka.client.errors import (
     KafkaUnavailableError,
     denied,
@@ -46,7 +47,7 @@ EARLIEST = -2
 
 DEADLINE_S = 30.0  # failover takes 10 s at most: the broker's session, then an election
 REQUEST_TIMEOUT_S = 5.0
-CONNECT_S = 6.0  # one silent broker, then another one; short, because the address may simply be wrong
+CONNECT_S = CONNECTION_S + 1.0  # one silent broker, then another one; short, because the address may simply be wrong
 RETRY_BACKOFF_S = 0.1
 PARTITION_BYTES = 4 * 1024 * 1024
 
@@ -104,7 +105,7 @@ class Cluster:
         """Connect; raises KafkaUnavailableError."""
         with denying_unusable():
             options = client_options(self.bootstrap_servers)
-        self._client = AIOKafkaClient(
+        self._client = Client(
             **options,
             client_id=self._client_id,
             request_timeout_ms=int(self._request_timeout_s * 1000),

@@ -1,0 +1,64 @@
+"""One silent broker: connections to others are opened all the same, and its own attempt is given up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from deploy.drills.proxy.proxy import Proxy
+from deploy.drills.proxy.rules import Hold, Part, Rule
+from shared.kafka.client import connections
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.requests import Request
+
+FEATURES = Request("ApiVersions", 3, {"ClientSoftwareName": "once", "ClientSoftwareVersion": "0"})
+LONG_S = 60.0
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest_asyncio.fixture
+async def proxy(brokers: str) -> AsyncIterator[Proxy]:
+    async with Proxy(brokers) as proxy:
+        yield proxy
+
+
+@pytest_asyncio.fixture
+async def cluster(proxy: Proxy) -> AsyncIterator[Cluster]:
+    async with Cluster(proxy.bootstrap_servers, request_timeout_s=LONG_S, deadline_s=LONG_S) as cluster:
+        yield cluster
+
+
+async def test_a_connection_that_is_not_answered_keeps_no_other_from_being_opened(
+    proxy: Proxy, cluster: Cluster
+) -> None:
+    held = proxy.add(Rule(api="ApiVersions", action=Hold(Part.ANSWER)))
+    silent = asyncio.create_task(cluster.send(cluster.some_broker, FEATURES))
+    await held.acted()
+    answer = await cluster.send(cluster.some_broker, FEATURES, coordination=True)
+    assert answer["ErrorCode"] == 0
+    assert not silent.done()
+    held.release()
+    assert (await silent)["ErrorCode"] == 0
+
+
+async def test_a_connection_that_is_not_answered_is_given_up_long_before_its_requests_would_be(
+    proxy: Proxy, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CONNECTION_S", 0.2)
+    held = proxy.add(Rule(api="ApiVersions", action=Hold(Part.ANSWER)))
+    answer = await cluster.retry(lambda: cluster.send(cluster.some_broker, FEATURES), "no answer")
+    assert answer["ErrorCode"] == 0
+    assert len(held.evidence.acts) == 1
+    held.release()
+
+
+async def test_the_first_connection_is_given_up_as_early(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECTION_S", 0.2)
+    async with Proxy(brokers) as proxy:
+        held = proxy.add(Rule(api="ApiVersions", action=Hold(Part.ANSWER)))
+        async with Cluster(proxy.bootstrap_servers, request_timeout_s=LONG_S, deadline_s=LONG_S) as cluster:
+            assert cluster.brokers
+        assert len(held.evidence.acts) == 1
+        held.release()
