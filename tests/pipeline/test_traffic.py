@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from deploy.checkers.verdict import Kind, Verdict
@@ -29,17 +30,19 @@ from tests.pipeline.traffic import prepare, reference_changes, traffic
 from tests.tiers import full
 from tests.topics import producing
 
-pytestmark = full
-
 RECORDS_PER_S = 40
 CUTS_MIN = 3
 DURATION_S = float(os.environ.get("ONCE_TEST_TRAFFIC_S", "75"))
 """How long the load lasts; half an hour is 1800."""
+AFTER_S = 1_800.0
+"""More than the nights take after it. A night takes both cores: a minute alone, four where other tests run."""
 DRAINED_S = 120.0
 TRANSACTION_MS_MAX = 60_000
 """The brokers' limit for an open transaction."""
 TAKEN_S_MAX = 20.0
 """A cut under way takes its deadline of a second, and more on two cores."""
+
+pytestmark = [full, pytest.mark.timeout(DURATION_S + AFTER_S)]
 
 
 class Nights:
