@@ -2,10 +2,11 @@
 
 The library opens one connection at a time, and each attempt may take the whole request timeout. While one broker is
 silent, as where its machine or its name is gone, no other broker would be connected for that long.
+
+Invariant: nothing waits for a broker with which the last attempt failed. It is tried again in the background.
 """
 
 import asyncio
-from collections import defaultdict
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._connecting: defaultdict[tuple[Any, Any], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._opening: dict[tuple[Any, Any], asyncio.Task[Any]] = {}
+        self._unreachable: set[Any] = set()  # ids of brokers
 
     @property
     def _get_conn_lock(self) -> nullcontext[None]:
@@ -41,17 +43,33 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         finally:
             self._request_timeout_ms = request_timeout_ms
 
-    async def _get_conn(
-        self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False
-    ) -> Any | None:
-        """Return the connection to a broker, opened if there is none; None where that fails."""
-        connection = self._conns.get((node_id, group))
+    async def close(self) -> None:
+        """Close all connections, those included that are being opened."""
+        for opening in self._opening.values():
+            opening.cancel()
+        await super().close()
+
+    async def _get_conn(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, **_: object) -> Any | None:
+        """Return the connection to a broker, opened if there is none; None where that fails, or has failed before."""
+        key = node_id, group
+        connection = self._conns.get(key)
         if connection is not None and connection.connected():
             return connection
-        async with self._connecting[node_id, group]:
-            try:
-                async with asyncio.timeout(CONNECTION_S):
-                    return await super()._get_conn(node_id, group=group, no_hint=no_hint)
-            except TimeoutError:
-                self.force_metadata_update()
-                return None
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = self._opening[key] = asyncio.create_task(self._open(node_id, group))
+            opening.add_done_callback(lambda _: self._opening.pop(key, None))
+        return None if node_id in self._unreachable else await asyncio.shield(opening)
+
+    async def _open(self, node_id: Any, group: Any) -> Any | None:
+        connection = None
+        try:
+            async with asyncio.timeout(CONNECTION_S):
+                connection = await super()._get_conn(node_id, group=group)
+        except TimeoutError:
+            self.force_metadata_update()
+        if connection is None:
+            self._unreachable.add(node_id)
+        else:
+            self._unreachable.discard(node_id)
+        return connection

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
@@ -84,6 +85,8 @@ def run_process(
             return await work(settings, process)
 
     def served(settings: S) -> int:
+        # Half of libuv's threads resolve names, two by default: as many dead names, and no live one would be resolved
+        os.environ.setdefault("UV_THREADPOOL_SIZE", "16")
         return uvloop.run(run(settings))
 
     return exit_code(name, settings_class, served, refused=refused, again=again, levels=levels)
