@@ -116,17 +116,20 @@ class Accounts:
 
 
 class Decided:
-    """A view in memory; it fails with `failing`."""
+    """A view in memory; it fails with `failing`, and waits while `may_answer` is cleared."""
 
     def __init__(self) -> None:
         self.outcomes: dict[tuple[str, str], Outcome] = {}
         self.asked: list[tuple[str, str, float, str]] = []
         self.failing = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def outcome(self, debtor: str, payment_id: str, wait_s: float, authorization: str) -> Outcome | None:
         self.asked.append((debtor, payment_id, wait_s, authorization))
         if self.failing:
             raise RefusedError(Refusal.VIEW_UNAVAILABLE, "it does not answer: ask again")
+        await self.may_answer.wait()
         return self.outcomes.get((debtor, payment_id))
 
 

@@ -16,6 +16,7 @@ from services.gateway.answers import Outcome, OutcomeState
 from services.gateway.domain import Refusal, RefusedError
 
 LOOKUPS_MAX: Final = 256  # under way at once; most of them wait for an outcome
+LOOKUPS_OF_CLIENT_MAX: Final = 64
 WAIT_S_MAX: Final = 30.0
 TIMEOUT_S: Final = 5.0  # of the view's answer, beyond the time that it waits for an outcome
 _BYTES_MAX: Final = 1024 * 1024

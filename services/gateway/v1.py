@@ -14,7 +14,7 @@ from services.gateway.access import Access
 from services.gateway.answers import Accepted, Item, Items, OpeningAccepted, Outcome
 from services.gateway.bodies import read_body
 from services.gateway.domain import Placement, Refusal, RefusedError
-from services.gateway.outcomes import LOOKUPS_MAX, WAIT_S_MAX
+from services.gateway.outcomes import LOOKUPS_MAX, LOOKUPS_OF_CLIENT_MAX, WAIT_S_MAX
 from services.gateway.writing import SEND_AGAIN, RawWriter
 from shared.events.fields import is_account
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
@@ -85,7 +85,7 @@ class V1:
         self._batch_bytes_max = batch_bytes_max
         self.singles: Final = Places(requests_in_flight_max, busy, HTTP_REQUESTS_IN_FLIGHT.set)
         self._batches = Places(BATCHES_MAX, busy)
-        self._lookups = Places(LOOKUPS_MAX, busy)
+        self._lookups = Places(LOOKUPS_MAX, busy, of_each=LOOKUPS_OF_CLIENT_MAX)
 
     async def post_payment(self, request: web.Request, principal: Principal) -> web.Response:
         """Write a payment to payments.raw, and answer with its coordinates."""
@@ -169,7 +169,7 @@ class V1:
             wanted = f"send 1 to {MAX_PAYMENT_ID_CHARS} printable characters in the path"
             raise RefusedError(Refusal.PARAMETER_INVALID, f"that is not a payment_id: {wanted}")
         wait_s = _seconds(request.query.get("wait", "0"))
-        with self._lookups.one():
+        with self._lookups.one(principal.client):
             found = await self._view.outcome(debtor, payment_id, wait_s, request.headers[hdrs.AUTHORIZATION])
         owner = self._owners.owner_of(debtor)
         if found is None or not authorisation.may_see(principal, debtor, owner, found.client):

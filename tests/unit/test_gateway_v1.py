@@ -11,6 +11,7 @@ from services.gateway import v1
 from services.gateway.access import RateLimiter
 from services.gateway.answers import PROBLEM, Outcome, OutcomeState
 from services.gateway.domain import Refusal
+from services.gateway.outcomes import LOOKUPS_OF_CLIENT_MAX
 from shared.events.clients import OWNER_UNNAMED, Scope, decode_submitted_by
 from shared.events.dead_letters import Reason
 from shared.events.headers import SUBMITTED_BY, header
@@ -270,6 +271,33 @@ async def test_an_outcome_is_asked_of_the_view_with_the_clients_key() -> None:
         assert (status, problem["error"]) == (404, "not_found")
         # A view that is made again knows no old outcome, and a repeat from before ingest's window is booked again
         assert "only if it was never answered with 202" in problem["detail"]
+
+
+async def test_a_client_that_waits_for_outcomes_leaves_room_for_others() -> None:
+    other = "once_the-key-of-another-client"
+    keys = Keys([*KEYS, key_of("shop", other, frozenset(Scope))])
+    async with gateway(access=let_in(keys)) as site:
+
+        async def ask(key: str) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            return (await site.ask("GET", "/v1/payments/p-1?debtor=2378&wait=30", headers=headers))[0]
+
+        async def waits(count: int) -> None:
+            async def all_asked() -> bool:
+                return len(site.view.asked) == count
+
+            await eventually(all_asked, f"{count} questions")
+
+        site.view.may_answer.clear()
+        held = [asyncio.create_task(ask(KEY)) for _ in range(LOOKUPS_OF_CLIENT_MAX)]
+        await waits(LOOKUPS_OF_CLIENT_MAX)
+        assert await ask(KEY) == 503
+        held.append(asyncio.create_task(ask(other)))
+        await waits(LOOKUPS_OF_CLIENT_MAX + 1)
+        site.view.may_answer.set()
+        assert set(await asyncio.gather(*held[:-1])) == {404}
+        assert await held[-1] == 403  # it is none of its payments
+        assert await ask(KEY) == 404
 
 
 async def test_a_view_that_is_away_is_503() -> None:
