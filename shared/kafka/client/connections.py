@@ -59,7 +59,10 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         if opening is None:
             opening = self._opening[key] = asyncio.create_task(self._open(node_id, group))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
-        return None if node_id in self._unreachable else await asyncio.shield(opening)
+        if node_id in self._unreachable:
+            return None
+        await asyncio.wait({opening})  # which neither ends it with this caller, nor this caller with it
+        return None if opening.cancelled() else opening.result()
 
     async def _open(self, node_id: Any, group: Any) -> Any | None:
         connection = None
