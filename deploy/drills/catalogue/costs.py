@@ -12,6 +12,7 @@ from typing import Final
 from deploy.drills.clients.raw import committed_count, log_of
 from deploy.drills.clients.tools import PRODUCER_PERFORMANCE, kafka_tool
 from deploy.drills.drill import TARGETS, Series, drill
+from deploy.drills.hops import until_settled
 from deploy.drills.producers import producer, put
 from deploy.drills.stage import Stage
 from deploy.drills.waiting import until
@@ -216,6 +217,7 @@ async def commit_cost_by_size(stage: Stage) -> None:
                     written[size].append((flushed_s - begun_s) * 1000)
                     committed[size].append((time.monotonic() - flushed_s) * 1000)
     stage.journal.records = (WARM_UP_ROUNDS + COMMIT_ROUNDS) * sum(SIZES)
+    await until_settled(stage, topic)  # EndTxn is answered before its markers are written
     in_log = await committed_count(stage.access, topic)
     stage.expect("records committed", in_log, stage.journal.records)
     writes = {size: round(median(times), 2) for size, times in written.items()}

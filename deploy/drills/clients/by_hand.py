@@ -171,7 +171,7 @@ class Hand:
         ) as producer:
             await producer.begin_transaction()
             written = await producer.send_and_wait(
-                catalogue.PAYMENTS_RAW, value, partition=partition, headers=BY_OPERATOR
+                catalogue.PAYMENTS_RAW, value, partition=partition, headers=list(BY_OPERATOR)
             )
             await producer.abort_transaction()
         self.records += 1

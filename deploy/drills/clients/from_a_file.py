@@ -39,7 +39,7 @@ async def main(servers: str, client_id: str, values: list[bytes], progress: Prog
     async with stock_producer(servers, **options) as producer:
         for number, value in enumerate(values[begin:], begin + 1):
             key, partition = key_of(value, partitions)
-            await producer.send_and_wait(PAYMENTS_RAW, value, key, partition, headers=BY_OPERATOR)
+            await producer.send_and_wait(PAYMENTS_RAW, value, key, partition, headers=list(BY_OPERATOR))
             progress.write(number)
 
 
