@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import ROOT
 
-SEEDS = 80
+SEEDS = 60
 REPEATED = 20
 OTHER_SEEDS = {1: 5, 12: 2}
 """By the number of partitions: each costs one producer for each service."""
