@@ -3,7 +3,8 @@
 A break has an identity: its kind, its comparison, and either the record at fault or a subject, such as an account. It
 opens in the first run that finds it. A fact stays open for good; a state that is rechecked stays open while runs find
 it. An explanation ends neither: it says that a person accounts for the break with the detail that it had then. If
-another amount is missing the next night, the break is unexplained again. So is one that ended and opens again.
+another amount is missing the next night, the break is unexplained again. A break that ended and opens again is
+unexplained too.
 
     explanations.jsonl    in the lake, append-only: a JSON object on each line
 

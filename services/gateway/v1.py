@@ -4,6 +4,8 @@ Invariant: 202 is answered only after every in-sync replica has the record, and 
 itself. What is not 202 was refused or may be sent again.
 """
 
+from collections import defaultdict
+from functools import partial
 from typing import Final, Protocol
 from urllib.parse import quote
 
@@ -85,7 +87,8 @@ class V1:
         self._batch_bytes_max = batch_bytes_max
         self.singles: Final = Places(requests_in_flight_max, busy, HTTP_REQUESTS_IN_FLIGHT.set)
         self._batches = Places(BATCHES_MAX, busy)
-        self._lookups = Places(LOOKUPS_MAX, busy, of_each=LOOKUPS_OF_CLIENT_MAX)
+        self._lookups = Places(LOOKUPS_MAX, busy)
+        self._lookups_of = defaultdict[str, Places](partial(Places, LOOKUPS_OF_CLIENT_MAX, busy))  # as many as clients
 
     async def post_payment(self, request: web.Request, principal: Principal) -> web.Response:
         """Write a payment to payments.raw, and answer with its coordinates."""
@@ -169,7 +172,7 @@ class V1:
             wanted = f"send 1 to {MAX_PAYMENT_ID_CHARS} printable characters in the path"
             raise RefusedError(Refusal.PARAMETER_INVALID, f"that is not a payment_id: {wanted}")
         wait_s = _seconds(request.query.get("wait", "0"))
-        with self._lookups.one(principal.client):
+        with self._lookups.one(), self._lookups_of[principal.client].one():
             found = await self._view.outcome(debtor, payment_id, wait_s, request.headers[hdrs.AUTHORIZATION])
         owner = self._owners.owner_of(debtor)
         if found is None or not authorisation.may_see(principal, debtor, owner, found.client):

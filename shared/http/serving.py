@@ -6,7 +6,6 @@ HTTP is counted and never logged.
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -68,37 +67,28 @@ class Places:
     Args:
         full: makes the exception to raise when no place is free.
         show: takes the number of requests under way whenever it changes.
-        of_each: how many places one client can hold; all by default.
     """
 
     def __init__(
-        self,
-        limit: int,
-        full: Callable[[], Exception],
-        show: Callable[[int], object] = lambda _: None,
-        *,
-        of_each: int | None = None,
+        self, limit: int, full: Callable[[], Exception], show: Callable[[int], object] = lambda _: None
     ) -> None:
         self._limit = limit
         self._full = full
         self._show = show
-        self._of_each = limit if of_each is None else of_each
-        self._taken = Counter[str]()
+        self._taken = 0
 
     @contextmanager
-    def one(self, client: str = "") -> Iterator[None]:
-        """Hold a place; raise what `full` makes when none is free for this client."""
-        if self._taken.total() >= self._limit or self._taken[client] >= self._of_each:
+    def one(self) -> Iterator[None]:
+        """Hold a place; raise what `full` makes when none is free."""
+        if self._taken >= self._limit:
             raise self._full()
-        self._taken[client] += 1
-        self._show(self._taken.total())
+        self._taken += 1
+        self._show(self._taken)
         try:
             yield
         finally:
-            self._taken[client] -= 1
-            if not self._taken[client]:
-                del self._taken[client]
-            self._show(self._taken.total())
+            self._taken -= 1
+            self._show(self._taken)
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""Check repeats: one that ingest accepted, so that an identity has two outcomes, and one that it refused wrongly.
+"""Check repeats that ingest accepted, which gives an identity two outcomes, and repeats that it refused wrongly.
 
 ingest remembers the last accepted identities of each partition, counted. A later repeat is another payment by the
 system's own promise, and not a break. So the distance in accepted records counts; it is computed only for identities
