@@ -19,7 +19,7 @@ from aiohttp import web
 
 from services.balances.api import openapi
 from services.balances.api.access import Admission
-from services.balances.api.reader import WAITERS_MAX, Reader
+from services.balances.api.reader import Reader, Waiting
 from services.balances.api.routes import Api, admitting
 from services.balances.projection import database
 from services.balances.projection.domain import Page, plan
@@ -244,12 +244,16 @@ def _schema(path: str, status: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(
-    view: View, *, waiters_max: int = WAITERS_MAX, pending_max: int = 256, admission: Admission | None = None
+    view: View, *, waiters: tuple[int, int] = (256, 64), pending_max: int = 256, admission: Admission | None = None
 ) -> AsyncIterator[Site]:
-    """The API of a view, on a free loopback port; without an admission, it admits every request."""
+    """The API of a view, on a free loopback port, for so many waiters, in all and of one client.
+
+    Without an admission, it admits every request.
+    """
     reader = Reader(database.reading(view.url), pending_max=pending_max)
+    waiting = Waiting(reader, view, waiters_max=waiters[0], of_client_max=waiters[1])
     app = web.Application(middlewares=[admitting(admission or Admission(None, Hosts([])))])
-    app.add_routes(Api(reader, view, PARTITIONS, waiters_max=waiters_max).routes())
+    app.add_routes(Api(reader, view, PARTITIONS, waiting).routes())
     runner = runner_of(app, idle_timeout_s=75, shutdown_timeout_s=0.2)
     await runner.setup()
     try:

@@ -77,6 +77,11 @@ class Places:
         self._show = show
         self._taken = 0
 
+    @property
+    def taken(self) -> int:
+        """Requests under way."""
+        return self._taken
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """Hold a place; raise what `full` makes when none is free."""

@@ -19,6 +19,7 @@ from shared.events.transfers import AccountOpened
 from shared.http.hosts import Hosts
 from shared.http.keys import Keys, key_of
 from shared.settings import ViewSettings
+from tests.harness import eventually
 from tests.ledgers import CREDITOR, DAY, DEBTOR, P, Q
 from tests.views import Site, View, serving
 
@@ -171,6 +172,28 @@ async def test_replaced_keys_count_at_once(tmp_path: Path) -> None:
         assert (await site.ask("/v1/totals", sent=bearer(STAFF)))[0] == 200
         admission.use(Keys([key_of("shop", SHOP, {Scope.READ})]))
         assert (await site.ask("/v1/totals", sent=bearer(STAFF)))[0] == 401
+    view.close()
+
+
+async def test_one_client_that_waits_leaves_others_room(tmp_path: Path) -> None:
+    view = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
+    admission = Admission(KEYS, Hosts([]), lambda: NOW_MS * 1_000_000)
+    path = f"/v1/payments?debtor={DEBTOR}&at_least={P}:0"
+
+    async def is_waiting() -> bool:
+        return view.waiting > 0
+
+    async with serving(view, waiters=(2, 1), admission=admission) as site:
+        first = asyncio.create_task(site.ask(path, sent=bearer(SHOP)))
+        await eventually(is_waiting, "a request that waits")
+        status, body, headers = await site.ask(path, sent=bearer(SHOP))
+        assert (status, body["error"]) == (503, "busy")
+        assert headers["Retry-After"] == "1"
+        status, body, _ = await site.ask(f"{path}&timeout=0.1", sent=bearer(OTHER))
+        assert (status, body["error"]) == (504, "not_reached"), "it had a place to wait"
+        view.fund()
+        view.take()
+        assert (await first)[0] == 200
     view.close()
 
 

@@ -110,7 +110,7 @@ async def test_a_view_that_is_rebuilt_is_waited_for(funded: Site) -> None:
 async def test_waiting_requests_are_bounded(tmp_path: Path) -> None:
     view = View(database.parse(f"sqlite:///{tmp_path / 'view.db'}"))
     view.fund()
-    async with serving(view, waiters_max=1) as site:
+    async with serving(view, waiters=(1, 1)) as site:
         first = asyncio.create_task(site.ask(f"/api/totals?at_least={P}:0"))
         await waits(view)
         await site.refused(f"/api/totals?at_least={P}:0", 503, "busy")

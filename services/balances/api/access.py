@@ -71,6 +71,12 @@ def challenges() -> Sequence[str]:
     return _CHALLENGES
 
 
+def sender_of(request: web.Request) -> str | None:
+    """The client that sent the request; None if no keys are asked for."""
+    principal = request.get(PRINCIPAL)
+    return None if principal is None else principal.client
+
+
 def client_of(request: web.Request) -> str | None:
     """The client whose accounts alone the request may see; None if it may see all."""
     principal = request.get(PRINCIPAL)

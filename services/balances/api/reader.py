@@ -9,8 +9,11 @@ started over. The worker's progress only makes the wait shorter.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -25,8 +28,10 @@ from shared.http.serving import Places
 READERS: Final = 4  # threads; a question takes about a millisecond
 PENDING_MAX: Final = 256  # questions under way or waiting for a thread
 READ_TIMEOUT_S: Final = 60.0  # only the digest of many millions of balances takes so long
-WAITERS_MAX: Final = 64
-LOOK_S: Final = 0.5  # between two looks at the database, for what another instance wrote
+WAITERS_MAX: Final = 256
+WAITERS_OF_CLIENT_MAX: Final = 64
+LOOKS_PER_S: Final = 256  # at the database, by all who wait; with more of them, each looks less often
+LOOK_S: Final = 0.5  # between two looks, for what another instance wrote
 _FIRST_PAUSE_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.25
 _UNDEFINED_TABLE: Final = "42P01"
@@ -116,14 +121,33 @@ def busy() -> RefusedError:
 
 
 class Waiting:
-    """Waits for clients, for `waiters_max` requests at once; one more is refused."""
+    """Waits for clients, for `waiters_max` requests at once, and so many of one client; one more is refused.
 
-    def __init__(self, reader: Reader, progress: Progress, *, waiters_max: int = WAITERS_MAX) -> None:
+    A client is a name, or None where keys do not tell clients apart.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        progress: Progress,
+        *,
+        waiters_max: int = WAITERS_MAX,
+        of_client_max: int = WAITERS_OF_CLIENT_MAX,
+    ) -> None:
         self._reader = reader
         self._progress = progress
         self._places = Places(waiters_max, busy)
+        self._places_of = defaultdict[str, Places](partial(Places, of_client_max, busy))  # as many as clients
 
-    async def reached(self, wanted: Mapping[int, int], timeout_s: float) -> bool:
+    @contextmanager
+    def _place(self, client: str | None) -> Iterator[None]:
+        with self._places.one(), nullcontext() if client is None else self._places_of[client].one():
+            yield
+
+    def _pause_s(self, least_s: float) -> float:
+        return max(least_s, self._places.taken / LOOKS_PER_S)
+
+    async def reached(self, wanted: Mapping[int, int], timeout_s: float, client: str | None) -> bool:
         """Whether these records, offset by partition of ledger.postings, are in the tables within the time.
 
         Raises RefusedError if too many wait, and as `Reader.read`.
@@ -133,9 +157,9 @@ class Waiting:
         if timeout_s == 0:
             return False
         deadline = asyncio.get_running_loop().time() + timeout_s
-        with self._places.one():
+        with self._place(client):
             while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
-                if await self._there(wanted, min(left_s, LOOK_S)):
+                if await self._there(wanted, min(left_s, self._pause_s(LOOK_S))):
                     return True
                 await asyncio.sleep(_FIRST_PAUSE_S)  # while the worker has read more than the database has
         return False
@@ -147,7 +171,9 @@ class Waiting:
         positions = (await self._reader.read(queries.positions)).found
         return all(positions.get(partition, 0) > offset for partition, offset in wanted.items())
 
-    async def until(self, look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout_s: float) -> T:
+    async def until(
+        self, look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], timeout_s: float, client: str | None
+    ) -> T:
         """Look until it is enough or the time is over, and return what the last look gave; 0 seconds look once.
 
         Raises RefusedError if too many wait.
@@ -157,9 +183,9 @@ class Waiting:
         if timeout_s == 0 or enough(found):
             return found
         pause_s = _FIRST_PAUSE_S
-        with self._places.one():
+        with self._place(client):
             while not enough(found) and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
                 await asyncio.sleep(min(pause_s, left_s))
-                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                pause_s = min(2 * pause_s, self._pause_s(_PAUSE_MAX_S))
                 found = await look()
         return found

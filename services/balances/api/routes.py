@@ -13,15 +13,15 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from services.balances.api import openapi, parameters, queries
-from services.balances.api.access import Admission, challenges, check_owner, client_of
+from services.balances.api.access import Admission, challenges, check_owner, client_of, sender_of
 from services.balances.api.answers import Account, Digest, Entries, Payments, Totals
 from services.balances.api.parameters import EntriesQuery, FreshnessQuery, PaymentQuery, Query, Refusal, RefusedError
 from services.balances.api.queries import PaymentsFound
 from services.balances.api.reader import (
-    WAITERS_MAX,
     DatabaseUnavailableError,
     Reader,
     ReaderBusyError,
+    Waiting,
     busy,
 )
 from services.balances.api.snapshots import Snapshots, no_account
@@ -52,12 +52,12 @@ class Api:
 
     Args:
         partitions: of ledger.postings.
-        waiters_max: requests that may wait for the view at once; one more gets 503.
+        waiting: for the view, of requests that ask for it; its own by default.
     """
 
-    def __init__(self, reader: Reader, progress: Progress, partitions: int, *, waiters_max: int = WAITERS_MAX) -> None:
+    def __init__(self, reader: Reader, progress: Progress, partitions: int, waiting: Waiting | None = None) -> None:
         self._partitions = partitions
-        self._snapshots = Snapshots(reader, progress, partitions, waiters_max=waiters_max)
+        self._snapshots = Snapshots(reader, progress, partitions, waiting or Waiting(reader, progress))
         self._digests = Places(1, busy)
 
     def routes(self) -> list[web.RouteDef]:
@@ -91,7 +91,7 @@ class Api:
     async def get_account(self, request: web.Request) -> Account:
         name = request.match_info["account"]
         partition = parameters.home(name, self._partitions)
-        await self._snapshots.reach(parameters.parse(Query, request.query.items()))
+        await self._snapshots.reach(parameters.parse(Query, request.query.items()), sender_of(request))
         found, now = await self._snapshots.ask(partial(queries.account, name=name), [partition])
         if found is None:
             raise no_account(name, now)
@@ -115,7 +115,7 @@ class Api:
         query = parameters.parse(EntriesQuery, request.query.items())
         parameters.check_currency(query.currency)
         after = parameters.decode_cursor(name, query)
-        await self._snapshots.reach(query)
+        await self._snapshots.reach(query, sender_of(request))
         found, now = await self._snapshots.ask(
             partial(queries.entries, name=name, query=query, after=after), [partition]
         )
@@ -133,7 +133,7 @@ class Api:
         await self._check_owner(request, name, partition)
         asked = "entries", name, query.currency, query.since, query.to, query.order
         after = decode_cursor(asked, query.after)
-        await self._snapshots.reach(query)
+        await self._snapshots.reach(query, sender_of(request))
         found, now = await self._snapshots.ask(partial(dated_entries, name=name, query=query, after=after), [partition])
         if found is None:
             raise no_account(name, now)
@@ -148,7 +148,7 @@ class Api:
             check_owner(request, name, owner)
 
     async def get_totals(self, request: web.Request) -> Totals:
-        await self._snapshots.reach(parameters.parse(Query, request.query.items()))
+        await self._snapshots.reach(parameters.parse(Query, request.query.items()), sender_of(request))
         found, now = await self._snapshots.ask(queries.totals, self._snapshots.all)
         return Totals(found, all(total.conserved for total in found), now)
 
@@ -162,8 +162,8 @@ class Api:
             known = seen.payments
             return bool(known) and (query.until == "known" or all(payment.settled for payment in known))
 
-        await self._snapshots.reach(query)
-        found, now = await self._snapshots.ask_until(question, enough, query.wait)
+        await self._snapshots.reach(query, sender_of(request))
+        found, now = await self._snapshots.ask_until(question, enough, query.wait, sender_of(request))
         if not found.payments:
             raise _no_payment(query, now)
         return Payments(payment_id, found.payments, found.more, now)
@@ -179,9 +179,9 @@ class Api:
             known = seen.outcomes
             return bool(known) and (query.until == "known" or known[0].state is not State.POSTED)
 
-        await self._snapshots.reach(query)
+        await self._snapshots.reach(query, sender_of(request))
         question = partial(outcomes, query=query, after=after, reader=client_of(request))
-        found, now = await self._snapshots.ask_until(question, enough, query.wait)
+        found, now = await self._snapshots.ask_until(question, enough, query.wait, sender_of(request))
         following = None if found.last is None else encode_cursor(asked, found.last)
         return Outcomes(query.debtor, found.outcomes, following, now)
 
@@ -192,7 +192,7 @@ class Api:
 
     async def get_digest(self, request: web.Request) -> Digest:
         """One figure for all balances. One request at a time: it reads them all."""
-        await self._snapshots.reach(parameters.parse(Query, request.query.items()))
+        await self._snapshots.reach(parameters.parse(Query, request.query.items()), sender_of(request))
         with self._digests.one():
             found, now = await self._snapshots.ask(queries.digest, self._snapshots.all)
         return Digest(found.digest, found.balances, now)

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from services.balances.api import parameters, queries
 from services.balances.api.parameters import Query, Refusal, RefusedError
-from services.balances.api.reader import WAITERS_MAX, Reader, Snapshot, Waiting, freshness_of
+from services.balances.api.reader import Reader, Snapshot, Waiting, freshness_of
 from services.balances.projection.progress import Position, Progress, as_of
 from shared.events.fields import HOUSE_ACCOUNTS
 
@@ -22,15 +22,15 @@ class Snapshots:
 
     Args:
         partitions: of ledger.postings.
-        waiters_max: requests that may wait for the view at once; one more gets 503.
+        waiting: for the view, of requests that ask for it.
     """
 
-    def __init__(self, reader: Reader, progress: Progress, partitions: int, *, waiters_max: int = WAITERS_MAX) -> None:
+    def __init__(self, reader: Reader, progress: Progress, partitions: int, waiting: Waiting) -> None:
         self.partitions = partitions
         self.all = range(partitions)
         self._reader = reader
         self._progress = progress
-        self._waiting = Waiting(reader, progress, waiters_max=waiters_max)
+        self._waiting = waiting
 
     async def ask(self, question: Question[T], partitions: Iterable[int]) -> tuple[T, tuple[Position, ...]]:
         """Ask; return the answer, and how old it is."""
@@ -40,19 +40,19 @@ class Snapshots:
         return snapshot.found, as_of(snapshot.positions, freshness, partitions)
 
     async def ask_until(
-        self, question: Question[T], enough: Callable[[T], bool], timeout_s: float
+        self, question: Question[T], enough: Callable[[T], bool], timeout_s: float, client: str | None
     ) -> tuple[T, tuple[Position, ...]]:
-        """Ask about all partitions until the answer is enough or the time is over; return the last one."""
+        """Ask about all partitions until the answer is enough or the client's time is over; return the last one."""
 
         async def look() -> tuple[T, tuple[Position, ...]]:
             return await self.ask(question, self.all)
 
-        return await self._waiting.until(look, lambda seen: enough(seen[0]), timeout_s)
+        return await self._waiting.until(look, lambda seen: enough(seen[0]), timeout_s, client)
 
-    async def reach(self, query: Query) -> None:
+    async def reach(self, query: Query, client: str | None) -> None:
         """Wait for the records that the client has to see; RefusedError if the view does not read them in time."""
         wanted = parameters.wanted(query.at_least, self.partitions)
-        if wanted and not await self._waiting.reached(wanted, query.timeout):
+        if wanted and not await self._waiting.reached(wanted, query.timeout, client):
             _, now = await self.ask(queries.positions, sorted(wanted))
             raise _not_reached(wanted, query.timeout, now)
 
