@@ -76,6 +76,11 @@ class Calls:
         sink = self._sink(request.destination)
         return not isinstance(sink, str) and self._lane(sink, request).is_quick(time.monotonic())
 
+    def room(self, request: EffectRequest) -> int:
+        """How many more effects of the request's lane may be claimed now; 0 if its channel has no settings."""
+        sink = self._sink(request.destination)
+        return 0 if isinstance(sink, str) else self._lanes.room(self._lane(sink, request), time.monotonic())
+
     def start(self, flight: Flight, after: Flight | None = None) -> None:
         """Call a claimed effect as soon as its lane has a slot, and `after` is done."""
         item, lane = flight.claimed, flight.lane

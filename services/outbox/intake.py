@@ -1,15 +1,16 @@
 """From records of effects.requests to jobs, and which of them to claim. Pure."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from services.outbox.domain import Job, Later
 from services.outbox.flights import Flight
 from services.outbox.lanes import FULL, Admission, Lane, lane_name
-from services.outbox.waiting import Chain, WaitingStore
+from services.outbox.waiting import Admit, Chain, WaitingStore
 from shared.eos.records import Record
 from shared.events.codec import InternalInputError
-from shared.events.effects import EffectRequest, Resolution, ResolutionAction, decode_request
+from shared.events.effects import EffectRequest, Resolution, ResolutionAction, Waiting, decode_request
 from shared.events.headers import ORIGIN, Coordinates, header
 
 ASIDE: Final = "its destination, or an earlier effect of its account, is not ready for it"
@@ -100,6 +101,29 @@ class Gate(Protocol):
 
     def is_quick(self, request: EffectRequest) -> bool: ...
 
+    def room(self, request: EffectRequest) -> int: ...
+
+
+def admit_half(gate: Gate) -> Admit:
+    """Return how effects that waited are admitted while requests are in hand: these keep half of a quick lane's room.
+
+    So requests go on beside a backlog of their lane, and need not be written to effects.waiting behind it. In a lane
+    that is not quick they are, and what waited takes all of its room.
+    """
+    left: dict[str, int] = {}
+
+    def admit(lane: str, waiting: Waiting) -> Admission:
+        request = waiting.request
+        if lane not in left:
+            left[lane] = (gate.room(request) + 1) // 2 if gate.is_quick(request) else sys.maxsize
+        if not left[lane]:
+            return Admission(None, FULL)
+        admission = gate.admit(request, waiting.first_ms)
+        left[lane] -= admission.wait_s == 0
+        return admission
+
+    return admit
+
 
 def plan(
     inbox: Iterable[Entry],
@@ -113,7 +137,9 @@ def plan(
 
     Put aside is what waits for its lane, for effects of its lane that wait already, or for an earlier one of its chain.
     A quick lane that is full is about to have room: its requests stay in the inbox, unless one behind them can be
-    claimed. So a backlog of one quick destination is not written to effects.waiting, and holds up no other.
+    claimed. So a backlog of one quick destination is not written to effects.waiting, and holds up no other. Its
+    requests do not go behind what waits either: else, after a stall that had some of them put aside, all later ones
+    would be written twice until the last of the backlog is done.
     """
     wishes: list[Wish] = []
     held: list[Entry] = []
@@ -155,7 +181,7 @@ def _admission(job: Job, before: Entry | None, gate: Gate, waiting: WaitingStore
         is_called = before is not None and before.later is None and not before.repeated
         if waiting.has_chain(job.chain) or (before is not None and not is_called):
             return _BEHIND
-    if waiting.is_due(lane_name(job.request.destination), now_ms):
+    if waiting.is_due(lane_name(job.request.destination), now_ms) and not gate.is_quick(job.request):
         return _BEHIND
     return gate.admit(job.request, job.first_ms)
 

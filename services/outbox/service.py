@@ -42,7 +42,7 @@ from services.outbox.flights import (
     risk_after,
     written,
 )
-from services.outbox.intake import Entry, Wish, job_of, plan
+from services.outbox.intake import Entry, Wish, admit_half, job_of, plan
 from services.outbox.trust import REDIS_DISTRUSTED, REDIS_TRUSTED, OutboxContext, TrustedWorker
 from shared.eos import crash
 from shared.eos.errors import AbortableError, EosError, FencedError
@@ -155,7 +155,8 @@ class EffectWorker(TrustedWorker):
             return []
         calls, now = self._calls, now_ms()
         due_max = max(room // 2, 1) if self._inbox else room  # a backlog leaves requests of other lanes their part
-        due = self._waiting.due(now, due_max, lambda _, waiting: calls.admit(waiting.request, waiting.first_ms))
+        admit = admit_half(calls) if self._inbox else lambda _, waiting: calls.admit(waiting.request, waiting.first_ms)
+        due = self._waiting.due(now, due_max, admit)
         wishes = [Wish(resume(waiting, calls.takes_keys(waiting.request)), given.lane) for waiting, given in due]
         return wishes + plan(self._inbox, room - len(wishes), calls, self._waiting, self._flights.by_id, now)
 

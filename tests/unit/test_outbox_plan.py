@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from services.outbox.domain import Job
 from services.outbox.flights import Flight
-from services.outbox.intake import Entry, Wish, plan
+from services.outbox.intake import Entry, Wish, admit_half, plan
 from services.outbox.lanes import FULL, Admission, Lane
 from services.outbox.waiting import WaitingStore
 from shared.eos.records import Record
@@ -20,7 +20,7 @@ A, B = "https://a.example", "https://b.example"
 class FakeGate:
     """Lanes with set room; those in `slow` are not quick, those in `closed` are not called for a while."""
 
-    room: dict[str, int] = field(default_factory=dict)
+    rooms: dict[str, int] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)
 
@@ -28,13 +28,16 @@ class FakeGate:
         name = request.destination
         if name in self.closed:
             return Admission(None, 9.0)
-        if self.room.setdefault(name, 1000) == 0:
+        if self.room(request) == 0:
             return Admission(None, FULL)
-        self.room[name] -= 1
+        self.rooms[name] -= 1
         return Admission(Lane(name, 1))
 
     def is_quick(self, request: EffectRequest) -> bool:
         return request.destination not in self.slow
+
+    def room(self, request: EffectRequest) -> int:
+        return self.rooms.setdefault(request.destination, 1000)
 
 
 def entry(number: int, destination: str = A, action: str | None = None, **changes: object) -> Entry:
@@ -79,8 +82,26 @@ def test_a_quick_lane_holds_its_requests_unless_another_could_be_called() -> Non
     assert planned(both_full, FakeGate({A: 0, B: 0})) == "----"
 
 
-def test_requests_go_behind_what_waits_in_their_lane() -> None:
-    assert planned([entry(1), entry(2, B)], FakeGate(), store(entry(9))) == "AC"
+def test_requests_go_behind_what_waits_in_a_lane_that_is_not_quick() -> None:
+    assert planned([entry(1), entry(2, B)], FakeGate(slow={A}), store(entry(9))) == "AC"
+    assert planned([entry(1), entry(2, B)], FakeGate(), store(entry(9))) == "CC"
+    assert planned([entry(1), entry(2)], FakeGate({A: 1}), store(entry(9))) == "C-"
+
+
+def test_what_waited_leaves_half_of_a_quick_lane_to_requests() -> None:
+    def due(gate: FakeGate, limit: int = 99) -> int:
+        waiting = store(*(entry(number) for number in range(10)))
+        return len(waiting.due(NOW_MS, limit, admit_half(gate)))
+
+    assert due(FakeGate({A: 7})) == 4
+    assert due(FakeGate({A: 1})) == 1
+    assert due(FakeGate({A: 0})) == 0
+    assert due(FakeGate({A: 7}, slow={A})) == 7
+    assert due(FakeGate(closed={A})) == 0
+    inbox = [entry(number) for number in range(10, 20)]
+    gate, waiting = FakeGate({A: 8}), store(*(entry(number) for number in range(10)))
+    assert len(waiting.due(NOW_MS, 99, admit_half(gate))) == 4
+    assert planned(inbox, gate, waiting) == "CCCC------"
 
 
 def test_only_the_room_of_the_round_is_used() -> None:
