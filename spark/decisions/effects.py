@@ -2,8 +2,8 @@
 
 A request that was lost together with its result leaves no trace but this: its event names a subscription that asks for
 it. An event and its requests are siblings in one transaction, and a cut may show one of them only. Such an event is
-carried, as is one that is a break: a repair may write its requests. It stays a break when its requests expire, and
-when the subscriptions that it names are compacted away.
+carried. An event that is a break is carried too, because a repair may write its requests. It stays a break when its
+requests expire, and when the subscriptions that it names are compacted away.
 """
 
 from collections.abc import Callable
