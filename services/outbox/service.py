@@ -57,6 +57,8 @@ POLL_S = 0.2  # how long an idle round takes
 HELD_S = 0.05  # the same while requests are held that a lane has no room for
 ROUND_S = 0.05  # a round waits so long for calls in quick lanes, and PATIENCE_S if its inbox has no room meanwhile
 SETTLE_S = 0.05  # from a commit to the next while calls are under way: it is to have more than one result
+BACKLOG_S = 0.5  # the same while requests come faster than they are called, until most of the inbox is done
+BACKLOG_DONE = 0.75  # the part of a full inbox that is most of it; the others are being called meanwhile
 PATIENCE_S = 0.25  # a request waits so long for its call before it goes to effects.waiting
 
 
@@ -121,8 +123,7 @@ class EffectWorker(TrustedWorker):
         elif not self._inbox and not self._flights.by_id:
             await self._check(self._worked_s)
         await self._pause()
-        # A commit is to have more than one result, and new requests are claimed first
-        if not self._flights.under_way or time.monotonic() >= self._settled_s + SETTLE_S:
+        if self._until_commit_s() <= 0:
             await self._commit_round()
 
     async def _commit_round(self) -> None:
@@ -201,9 +202,9 @@ class EffectWorker(TrustedWorker):
             await flights.wait(ROUND_S if self._room > 0 else PATIENCE_S)
             flights.quick.clear()  # what is late is not waited for again
         elif self._is_settleable():
-            left_s = self._settled_s + SETTLE_S - time.monotonic()
-            if flights.under_way and left_s > 0:
-                await self._idle(left_s)
+            left_s = self._until_commit_s()
+            if left_s > 0:
+                await self._idle(min(left_s, HELD_S))
         else:
             await self._idle(HELD_S if self._inbox else POLL_S)
 
@@ -218,6 +219,15 @@ class EffectWorker(TrustedWorker):
     def _room(self) -> int:
         """How many requests may be taken: none while too many effects wait."""
         return 0 if len(self._waiting) >= self._outbox.waiting_max else self._outbox.batch_max - len(self._inbox)
+
+    def _until_commit_s(self) -> float:
+        """Seconds until the next commit. What ends meanwhile shares its transaction, and new requests are claimed."""
+        pause_s = SETTLE_S if self._flights.under_way else 0.0
+        if self._room <= 0 and self._inbox:
+            now_s = time.monotonic()
+            done = sum(entry.is_settled(now_s, PATIENCE_S) for entry in self._inbox)
+            pause_s = BACKLOG_S if done < BACKLOG_DONE * len(self._inbox) else 0.0
+        return self._settled_s + pause_s - time.monotonic()
 
     def _is_settleable(self) -> bool:
         if self._inbox and self._inbox[0].is_settled(time.monotonic(), PATIENCE_S):

@@ -10,7 +10,8 @@ import pytest
 
 from services.outbox.lanes import QUICK_S
 from services.outbox.outcomes import Outcome
-from shared.events.effects import EffectRequest, EffectState
+from services.outbox.service import BACKLOG_S
+from shared.events.effects import EffectRequest, EffectResult, EffectState
 from tests.outbox_rounds import CALL_TIMEOUT_S, Rounds, accepting, assert_i11, dead, rounds
 from tests.sinks.effects import effect
 
@@ -89,6 +90,41 @@ def test_one_quick_destination_with_a_backlog_is_not_written_to_effects_waiting(
         assert world.kafka.puts().total() == 0
         assert world.loop.time() < settled_s
         assert world.kafka.commits <= 2000 / world.settings.batch_max + 8, "a full inbox is committed at once"
+
+
+def test_a_backlog_shares_transactions_though_little_is_claimed_at_once() -> None:
+    with rounds(lane_calls_max=2) as world:
+        world.webhook.answers[HEALTHY[0]] = accepting(QUICK_S * 0.9)
+        requests = requests_to([HEALTHY[0]], 2000)
+        world.kafka.write(requests)
+        world.start()
+        world.loop.run_until_complete(world.settled(requests))
+        assert world.kafka.puts().total() == 0
+        assert world.loop.time() < 2000 / 2 * QUICK_S * 1.2
+        assert world.kafka.commits <= world.loop.time() / BACKLOG_S + 8
+
+
+def test_after_a_stall_no_request_is_written_to_effects_waiting() -> None:
+    with rounds() as world:
+        quick, slow = accepting(QUICK_S * 0.9), accepting(0.4)
+
+        async def answer(request: EffectRequest) -> Outcome:
+            return await (slow if 0.5 < world.loop.time() < 0.6 else quick)(request)
+
+        async def history() -> dict[str, EffectResult]:
+            world.kafka.write(requests)
+            world.start()
+            await asyncio.sleep(1.2)
+            aside = world.kafka.puts()
+            assert 0 < aside.total() < 1000, "the lane was late for 0.2 s"
+            results = await world.settled(requests)
+            assert world.kafka.puts() == aside
+            return results
+
+        world.webhook.answers[HEALTHY[0]] = answer
+        requests = requests_to([HEALTHY[0]], 4000)
+        results = world.loop.run_until_complete(history())
+        assert assert_i11(world, requests, results) == {EffectState.SENT: 4000}
 
 
 def test_no_more_is_claimed_of_a_lane_than_is_called_while_a_request_waits() -> None:
