@@ -73,7 +73,7 @@ RETRY_AFTER_MAX_S = 3600.0  # a destination may not ask for more: retries must f
 DETAIL_MAX_CHARS = 200
 
 _NOT_PROCESSED = frozenset({425, 429})
-_SAYS_NOTHING = frozenset({303, 408, 409})
+_SAYS_NOTHING = frozenset({302, 303, 408, 409})
 _DELAY_DIGITS_MAX = 9
 
 
@@ -82,7 +82,8 @@ def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s:
 
     - 425 (RFC 8470) and 429 (RFC 6585) say that the request was not processed: Retriable.
     - Other 3xx and 4xx refuse it: Refused.
-    - 303 is Unknown. By RFC 9110 it leads to the answer to a request that was processed, whatever that answer is.
+    - 303 is Unknown. By RFC 9110 it leads to the answer to a request that was processed, whatever that answer is. 302
+      is used like it: many frameworks answer so by default once they have processed a POST.
     - 408 is Unknown. By RFC 9110 no complete request arrived, but proxies give it when a server is slow.
     - 409 is Unknown. A receiver of keys answers so while a call with the same key is under way, which may succeed.
     - 5xx is Unknown. A server may fail after it has stored the effect. A proxy gives 502 and 504, and some give 503,
@@ -100,13 +101,13 @@ def judge(status: int, reason: str, retry_after: str | None, body: bytes, now_s:
     said = printable(body.decode("utf-8", "replace"))
     if said:
         detail = f"{detail}: {said}"
+    if 300 <= status < 400:
+        detail += " (redirects are not followed: subscribe the new URL)"
     pause_s = parse_retry_after(retry_after, now_s)
     if status in _NOT_PROCESSED:
         return Retriable(detail, pause_s)
     if status in _SAYS_NOTHING or not 300 <= status < 500:
         return Unknown(detail, pause_s)
-    if 300 <= status < 400:
-        return Refused(f"{detail} (redirects are not followed: subscribe the new URL)")
     return Refused(detail)
 
 
