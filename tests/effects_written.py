@@ -41,7 +41,9 @@ def request(effect_id: str) -> EffectRequest:
 
 def result(effect_id: str, state: EffectState, minute: int, revision: int = 1, reason: str = "") -> EffectResult:
     kept = None if state is EffectState.SENT else request(effect_id)
-    return EffectResult(effect_id, state, FIRST_MS + 60_000 * minute, 2, revision, 0, reason, "said so", kept)
+    return EffectResult(
+        effect_id, state, FIRST_MS + 60_000 * minute, 2, revision, revision - 1, reason, "said so", kept
+    )
 
 
 def waiting(effect_id: str, revision: int = 0) -> Waiting:

@@ -301,7 +301,7 @@ def resolve(effect_id: str, action: str | None, brokers: Access) -> None:
         EFFECTS_REQUESTS,
         record.partition,
         request.account.encode(),
-        encode_request(Resolution(effect_id, result.revision, action, request)),
+        encode_request(Resolution(effect_id, result.revision, action, request, result.resends)),
         ((ORIGIN, origin), (SOURCE, source)),
     )
     decided = {"effect_id": effect_id, "action": action, "revision": result.revision, "at": at}

@@ -256,7 +256,8 @@ class _Failed:
             origin = header(record.headers, ORIGIN)
             if key in self._waiting or result.request is None or origin is None:
                 continue
-            decision = Resolution(key, result.revision, ResolutionAction.RESEND.value, result.request)
+            action = ResolutionAction.RESEND.value
+            decision = Resolution(key, result.revision, action, result.request, result.resends)
             source = Coordinates(EFFECTS_RESULTS, record.partition, record.offset).encode()
             headers = ((ORIGIN, origin), (SOURCE, source))
             found.append((record.partition, result.request, encode_request(decision), headers))

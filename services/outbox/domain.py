@@ -47,7 +47,8 @@ class Job(msgspec.Struct, frozen=True):
     attempts: int = 0  # calls made so far
     first_ms: int = 0  # when it was first taken up, milliseconds since 1970 UTC
     revision: int = 0  # of its last result
-    resends: int = 0  # of its last result
+    resends: int = 0  # of its last result, and those counted since
+    resends_before: int = 0  # of these, those of the result that a person's decision names
     doubtful: bool = False  # an earlier call may have been accepted, whatever Redis still knows of it
     action: str | None = None  # a person's decision, a ResolutionAction; None for a request
     stored: bool = False  # it comes from effects.waiting
@@ -110,6 +111,7 @@ class Later(msgspec.Struct, frozen=True):
             self.detail[:DETAIL_MAX_CHARS],
             job.void,
             job.tried,
+            job.resends_before,
         )
 
     def is_as_stored(self, stored: Waiting | None) -> bool:
@@ -147,6 +149,7 @@ def resume(waiting: Waiting, takes_keys: bool) -> Job:
         waiting.first_ms,
         waiting.revision,
         waiting.resends,
+        waiting.resends_before,
         waiting.doubtful,
         waiting.action,
         stored=True,
@@ -204,7 +207,7 @@ def _with_history(job: Job, claim: Claim) -> Job:
 def _reopens_doubt(job: Job, mark: Mark | None) -> bool:
     """Whether a person has it made again although an earlier call may have been taken."""
     if mark is None:  # it has expired, or an owner gave the claim back; what that owner decided is counted
-        counted = job.stored and (job.attempts > 0 or job.resends > 0)
+        counted = job.stored and (job.attempts > 0 or job.resends > job.resends_before)
         return job.action == ResolutionAction.RESEND and not counted
     return mark.state == EffectState.IN_DOUBT or mark.reason == EffectFailure.ABANDONED
 

@@ -32,9 +32,9 @@ def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: 
     if origin is None:
         raise InternalInputError(f"{source.decode()} has no origin")
     if isinstance(decoded, Resolution):
-        request, revision, action = decoded.request, decoded.revision, decoded.action
+        request, revision, action, resends = decoded.request, decoded.revision, decoded.action, decoded.resends
     else:
-        request, revision, action = decoded, 0, None
+        request, revision, action, resends = decoded, 0, None, 0
     return Job(
         request,
         source,
@@ -43,6 +43,8 @@ def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: 
         takes_keys(request),
         first_ms=now_ms,
         revision=revision,
+        resends=resends,
+        resends_before=resends,
         doubtful=doubtful,
         action=action,
     )

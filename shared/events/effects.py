@@ -96,13 +96,14 @@ class ResolutionAction(StrEnum):
     ABANDON = "abandon"  # do not send it any more
 
 
-class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type"):
+class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type", omit_defaults=True):
     """An operator's decision: a record of effects.requests, on the effect's partition."""
 
     effect_id: str
     revision: int  # of the result that the operator saw; a decision on an older one is void
     action: str  # a ResolutionAction
     request: EffectRequest  # the effect, as its result has it
+    resends: int = 0  # of that result; its mark in Redis may have expired
 
 
 RequestRecord = EffectRequest | Resolution
@@ -189,6 +190,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""  # why the last try failed, for people
     void: str = ""  # the holder of a claim that Redis could not be asked to release: no call was made under it
     tried: tuple[Attempt, ...] = ()  # as in EffectResult
+    resends_before: int = 0  # of `resends`, those of the result that an operator's decision names
 
 
 class Trust(msgspec.Struct, frozen=True, omit_defaults=True):

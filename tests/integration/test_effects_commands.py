@@ -172,7 +172,9 @@ def test_a_decision_is_written_to_the_partition_of_its_result(
     assert (answer["effect_id"], answer["action"], answer["revision"]) == (effect_id, action, revision)
     record = operator.last(EFFECTS_REQUESTS, answer["at"])
     assert (record.partition, record.key) == (PARTITION, b"anna")
-    assert decode_request(record.value or b"") == Resolution(effect_id, revision, action, request(effect_id))
+    assert decode_request(record.value or b"") == Resolution(
+        effect_id, revision, action, request(effect_id), revision - 1
+    )
     assert header(record.headers, ORIGIN) == ORIGIN_AT
     assert str(header(record.headers, SOURCE)).startswith(f"b'{EFFECTS_RESULTS}:{PARTITION}:")
     assert operator.json(effects, "show", effect_id)["asked_at"].endswith(f":{int(effect_id, 16)}")

@@ -164,8 +164,8 @@ class History:
             return
         self.asked += action is ResolutionAction.RESEND
         first = self.log[0]
-        revision = self.result.revision
-        decision = msgspec.structs.replace(first, sequence=len(self.log), revision=revision, action=action.value)
+        counts = {"revision": self.result.revision, **dict.fromkeys(("resends", "resends_before"), self.result.resends)}
+        decision = msgspec.structs.replace(first, sequence=len(self.log), action=action.value, **counts)
         self.log.append(decision)
         self.inbox.append(self.log[-1])
 
@@ -292,7 +292,7 @@ class History:
             assert resends == 0
         elif not self.policy.resent_kinds:
             assert self.taken <= 1 + self.asked
-        elif not self.asked:
+        else:
             assert self.taken <= 1 + resends + self.uncounted
 
 
@@ -325,6 +325,9 @@ def test_effects_held_in_doubt_are_sent_again_by_operators_only(given_steps: lis
 
 
 @given(steps)
+@example([LOST, LOST, REFUSED, Move.EXPIRE, ResolutionAction.CONFIRM])
+@example([LOST, LOST, REFUSED, Move.EXPIRE, ResolutionAction.ABANDON])
+@example([LOST, LOST, REFUSED, Move.EXPIRE, RESEND, ASIDE, REFUSED])
 def test_effects_sent_again_in_doubt_are_counted(given_steps: list[Step]) -> None:
     found, result = history(frozenset(EffectKind), given_steps, takes_keys=False)
     if result.state == EffectState.SENT and len(found.log) == 1:
