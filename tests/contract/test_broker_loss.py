@@ -3,15 +3,18 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 from prometheus_client import REGISTRY
 
 from deploy.local.kafka.cluster import LocalKafka
+from deploy.local.ports import LOOPBACK
 from shared.events import catalogue
 from shared.kafka.admin.transactions import look
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
+from shared.kafka.client.consumer import Tail
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.contract.helpers import TRANSACTIONAL, here, since, whole, write_patiently
@@ -57,6 +60,37 @@ async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_
     for partition in range(6):
         expected = [b"%d" % number for number in range(partition, count, 6)]
         assert [record.value for record in found[partition]] == expected
+
+
+@asynccontextmanager
+async def silence(port: int) -> AsyncIterator[None]:
+    """Take connections at a port and answer nothing, as a machine does that hangs."""
+    taken: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: taken.append(writer), LOOPBACK, port, reuse_address=True)
+    try:
+        yield
+    finally:
+        server.close()
+        for writer in taken:
+            writer.close()
+
+
+async def test_a_silent_broker_holds_up_no_records_of_others(replicated: LocalKafka) -> None:
+    attempt_s = 30.0  # of two that the writer has time for; the reader's have 40 s
+    killed, brokers, found = replicated.processes[1], replicated.bootstrap_servers, list[bytes | None]()
+    async with IdempotentWriter(brokers, request_timeout_s=2 * attempt_s) as writer, Tail(brokers, LETTERS) as tail:
+        for partition in range(6):
+            await writer.send(LETTERS, partition, b"k", b"before")
+        await asyncio.to_thread(killed.kill)
+        async with silence(replicated.nodes[1].port):
+            begun_s = time.monotonic()
+            await asyncio.gather(*(writer.send(LETTERS, partition, b"k", b"after") for partition in range(6)))
+            while found.count(b"after") < 6:
+                found += [record.value for record in await tail.poll(1000)]
+            took_s = time.monotonic() - begun_s
+    killed.start()
+    await asyncio.to_thread(replicated.wait_in_sync, 90)
+    assert took_s < attempt_s / 2
 
 
 async def test_a_dead_broker_is_named_and_the_other_brokers_answers_are_kept(

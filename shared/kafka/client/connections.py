@@ -23,8 +23,18 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Begin without connections."""
         self._opening: dict[tuple[Any, Any], asyncio.Task[Any]] = {}
         self._unreachable: set[Any] = set()  # ids of brokers
+
+    @classmethod
+    def adopt(cls, client: AIOKafkaClient) -> None:
+        """Make a client one of this class: the library's producers and consumers make their own, and take no other."""
+        client.__class__ = cls
+        client.prepare()
 
     @property
     def _get_conn_lock(self) -> nullcontext[None]:

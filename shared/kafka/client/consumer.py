@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from shared.eos.records import Record
 from shared.kafka.client.access import Bootstrap, client_options
 from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.connections import Client
 
 IDLE_WAIT_MS: Final = 500
 """The Java client's fetch.max.wait.ms."""
@@ -27,6 +28,7 @@ class PatientConsumer(AIOKafkaConsumer):  # type: ignore[misc] # the client ship
 
     async def start(self) -> None:
         """Start the consumer, as the client's does."""
+        Client.adopt(self._client)
         await super().start()
         fetcher = self._fetcher
         plan = fetcher._get_actions_per_node  # noqa: SLF001 # no public access

@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 from shared.events.catalogue import BY_NAME
 from shared.events.headers import Headers
 from shared.kafka.client.access import Bootstrap, client_options
+from shared.kafka.client.connections import Client
 from shared.kafka.client.errors import (
     KafkaUnavailableError,
     RecordTooLargeError,
@@ -105,6 +106,7 @@ async def start(bootstrap_servers: Bootstrap, client_id: str, timeout_s: float) 
         request_timeout_ms=int(timeout_s * 1000 / 2),  # room for a second attempt
         retry_backoff_ms=RETRY_BACKOFF_MS,
     )
+    Client.adopt(producer.client)
     measure_producer(producer, RETRY_BACKOFF_MS)
     try:
         await asyncio.wait_for(producer.start(), timeout_s)
