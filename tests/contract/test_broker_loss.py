@@ -14,6 +14,7 @@ from deploy.local.ports import LOOPBACK
 from shared.events import catalogue
 from shared.kafka.admin.transactions import look
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
+from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.consumer import Tail
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -63,12 +64,12 @@ async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_
 
 
 @asynccontextmanager
-async def silence(port: int) -> AsyncIterator[None]:
-    """Take connections at a port and answer nothing, as a machine does that hangs."""
+async def silence(port: int) -> AsyncIterator[list[asyncio.StreamWriter]]:
+    """Take connections at a port, which are returned, and answer nothing, as a machine does that hangs."""
     taken: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: taken.append(writer), LOOPBACK, port, reuse_address=True)
     try:
-        yield
+        yield taken
     finally:
         server.close()
         for writer in taken:
@@ -82,15 +83,25 @@ async def test_a_silent_broker_holds_up_no_records_of_others(replicated: LocalKa
         for partition in range(6):
             await writer.send(LETTERS, partition, b"k", b"before")
         await asyncio.to_thread(killed.kill)
-        async with silence(replicated.nodes[1].port):
+        async with silence(replicated.nodes[1].port) as taken:
             begun_s = time.monotonic()
             await asyncio.gather(*(writer.send(LETTERS, partition, b"k", b"after") for partition in range(6)))
             while found.count(b"after") < 6:
                 found += [record.value for record in await tail.poll(1000)]
             took_s = time.monotonic() - begun_s
+            await asked_of_others(brokers, taken)
     killed.start()
     await asyncio.to_thread(replicated.wait_in_sync, 90)
     assert took_s < attempt_s / 2
+
+
+async def asked_of_others(brokers: str, taken: list[asyncio.StreamWriter]) -> None:
+    """Check that clients which are opened do not begin with a broker that others of the process found silent."""
+    before = len(taken)
+    for _ in range(10):
+        async with Cluster(brokers) as cluster:
+            await cluster.partitions([LETTERS])
+    assert len(taken) == before
 
 
 async def test_a_dead_broker_is_named_and_the_other_brokers_answers_are_kept(

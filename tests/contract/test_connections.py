@@ -65,8 +65,9 @@ async def test_nothing_waits_for_a_broker_that_did_not_answer_before(
     assert await ask(LONG_S) == 0
 
 
-async def test_the_first_connection_is_given_up_as_early(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CONNECTION_S", 0.2)
+async def test_the_first_connection_is_given_up_earlier(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "FIRST_S", 0.2)
+    monkeypatch.setattr(connections, "CONNECTION_S", LONG_S)
     async with Proxy(brokers) as proxy:
         held = proxy.add(Rule(api="ApiVersions", action=Hold(Part.ANSWER)))
         async with Cluster(proxy.bootstrap_servers, request_timeout_s=LONG_S, deadline_s=LONG_S) as cluster:

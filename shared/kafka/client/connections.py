@@ -3,17 +3,23 @@
 The library opens one connection at a time, and each attempt may take the whole request timeout. While one broker is
 silent, as where its machine or its name is gone, no other broker would be connected for that long.
 
-Invariant: nothing waits for a broker with which the last attempt failed. It is tried again in the background.
+Invariant: nothing waits for a broker with which the last attempt failed. It is tried again in the background, and a
+client that is opened asks other brokers first.
 """
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaConnectionError
 
 CONNECTION_S: Final = 5.0
 """Seconds until a connection that is not established has failed, its name's resolution and its handshakes included."""
+FIRST_S: Final = 1.0
+"""The same at first, for a client that is opened: any broker will do."""
+_silent: Final = set[tuple[str, int]]()
+"""Host and port of each broker that no client of this process could reach the last time."""
 
 
 class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
@@ -40,18 +46,29 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
     def _get_conn_lock(self) -> nullcontext[None]:
         return nullcontext()  # it is the library's, for all connections
 
+    @property
+    def hosts(self) -> list[tuple[str, int, Any]]:
+        """Host, port and address family of each broker to begin with: in random order, but silent ones last."""
+        return sorted(super().hosts, key=lambda host: host[:2] in _silent)
+
     async def bootstrap(self) -> None:
-        """Get the metadata from the first broker that answers, each within CONNECTION_S.
+        """Get the metadata from the first broker that answers, each within FIRST_S, and then within CONNECTION_S.
 
         Raises:
             KafkaConnectionError: none did.
         """
         request_timeout_ms = self._request_timeout_ms
-        self._request_timeout_ms = min(request_timeout_ms, int(CONNECTION_S * 1000))
         try:
-            await super().bootstrap()
+            with suppress(KafkaConnectionError):
+                await self._bootstrap(min(FIRST_S, CONNECTION_S, request_timeout_ms / 1000))
+                return
+            await self._bootstrap(min(CONNECTION_S, request_timeout_ms / 1000))
         finally:
             self._request_timeout_ms = request_timeout_ms
+
+    async def _bootstrap(self, within_s: float) -> None:
+        self._request_timeout_ms = int(within_s * 1000)
+        await super().bootstrap()
 
     async def close(self) -> None:
         """Close all connections, those included that are being opened."""
@@ -75,14 +92,18 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         return None if opening.cancelled() else opening.result()
 
     async def _open(self, node_id: Any, group: Any) -> Any | None:
-        connection = None
+        connection, broker = None, self.cluster.broker_metadata(node_id)
         try:
             async with asyncio.timeout(CONNECTION_S):
                 connection = await super()._get_conn(node_id, group=group)
         except TimeoutError:
             self.force_metadata_update()
-        if connection is None:
-            self._unreachable.add(node_id)
-        else:
+        at = None if broker is None else (broker.host, broker.port)
+        if connection is not None:
             self._unreachable.discard(node_id)
+            _silent.discard(at)
+        else:
+            self._unreachable.add(node_id)
+            if at is not None:
+                _silent.add(at)
         return connection
