@@ -1,6 +1,7 @@
 """The idempotent writer's guarantees, against real brokers that stop and restart."""
 
 import asyncio
+import contextlib
 import gc
 
 import pytest
@@ -39,6 +40,36 @@ async def test_concurrent_sends_share_batches_and_get_their_own_offsets(brokers:
             {target: start[target] for target in await cluster.partitions([topic])}, committed=False
         )
         assert sum(len(part.data) for part in fetched) < 600 * 61  # fewer bytes than one batch header each
+
+
+async def test_a_batch_that_waits_for_metadata_is_not_overtaken(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, calls, overtaken = [b"%05d" % number + b"x" * 9_995 for number in range(80)], 0, asyncio.Event()
+
+    async def wait_on_metadata(_topic: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            overtaken.set()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await overtaken.wait()
+
+    start = await here(brokers, RAW)
+    async with IdempotentWriter(brokers) as writer:
+        await writer.send(RAW, 0, b"k", b"first")
+        monkeypatch.setattr(writer._producer.client, "_wait_on_metadata", wait_on_metadata)
+        await writer.write(RAW, 0, b"k", values[0])
+
+        async def is_waiting() -> bool:
+            return calls == 1
+
+        await eventually(is_waiting, "a batch that waits")
+        for value in values[1:]:
+            await writer.write(RAW, 0, b"k", value)
+        await writer.flush()
+        assert calls > 1
+    assert await values_since(brokers, start) == [b"first", *values]
 
 
 async def test_a_record_that_is_too_large_is_refused_and_the_others_are_sent(brokers: str) -> None:

@@ -212,8 +212,9 @@ class IdempotentWriter:
     async def _submit(self, lane: Lane, batch: Batch) -> None:
         topic, number = lane.target
         try:
-            producer = await self._live()
-            future = await producer.send_batch(batch.builder, topic, partition=number)
+            async with lane.turn:
+                producer = await self._live()
+                future = await producer.send_batch(batch.builder, topic, partition=number)
         # The client asserts that the partition exists
         except (KafkaError, KafkaUnavailableError, AssertionError) as error:
             self._settle(lane, batch, error)

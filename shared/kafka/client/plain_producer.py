@@ -57,15 +57,20 @@ class Batch:
 
 
 class Lane:
-    """One partition's batches: the open one, the full ones before it, and the number in flight."""
+    """One partition's batches: the open one, the full ones before it, and the number in flight.
 
-    __slots__ = ("full", "open", "target", "under_way")
+    Attributes:
+        turn: of a batch to be handed to the client, which lets a later one overtake it while it waits for metadata.
+    """
+
+    __slots__ = ("full", "open", "target", "turn", "under_way")
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.open: Batch | None = None
         self.full: deque[Batch] = deque()
         self.under_way = 0
+        self.turn = asyncio.Lock()
 
 
 def refuse_oversize(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
