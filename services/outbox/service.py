@@ -57,8 +57,8 @@ POLL_S = 0.2  # how long an idle round takes
 HELD_S = 0.05  # the same while requests are held that a lane has no room for
 ROUND_S = 0.05  # a round waits so long for calls in quick lanes, and PATIENCE_S if its inbox has no room meanwhile
 SETTLE_S = 0.05  # from a commit to the next while calls are under way: it is to have more than one result
-BACKLOG_S = 0.5  # the same while requests come faster than they are called, until most of the inbox is done
-BACKLOG_DONE = 0.75  # the part of a full inbox that is most of it; the others are being called meanwhile
+BACKLOG_S = 1.0  # the same while requests come faster than they are called, until most of the inbox is done
+BACKLOG_DONE = 0.9  # the part of a full inbox that is most of it; the others are being called meanwhile
 PATIENCE_S = 0.25  # a request waits so long for its call before it goes to effects.waiting
 
 
