@@ -89,7 +89,7 @@ def expected(event: msgspec.Struct) -> dict[str, Any]:
     if "entries" in found:
         found["entries"] = [msgspec.structs.asdict(entry) for entry in found["entries"]]
     found |= places(found)
-    for not_landed in ("request", "tried"):
+    for not_landed in ("request", "tried", *(["resends"] if isinstance(event, Resolution) else [])):
         found.pop(not_landed, None)
     return found
 

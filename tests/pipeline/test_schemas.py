@@ -18,10 +18,11 @@ from spark.manifest import LANDED_TOPICS
 from spark.schemas import DAY, ENTRY, MONEY, SUBSCRIPTION, TABLES, UNDECODABLE, WHERE, tables_of
 
 NOT_LANDED = {
-    "effect_resolutions": {"request"},
+    "effect_resolutions": {"request", "resends"},
     "effect_results": {"request", "tried"},
     "effects_waiting": {
         *("request", "source", "origin", "sequence", "revision", "resends", "doubtful", "action", "void", "tried"),
+        "resends_before",
     },
 }
 """Fields that no table needs: copies of other records, and fields for the outbox alone."""

@@ -8,10 +8,11 @@ client that is opened asks other brokers first.
 """
 
 import asyncio
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.conn import collect_hosts
 from aiokafka.errors import KafkaConnectionError
 
 CONNECTION_S: Final = 5.0
@@ -26,6 +27,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
     """The library's client. Its arguments are the same."""
 
     _request_timeout_ms: int
+    hosts: Any = ()
+    """What the library's `bootstrap` asks, one after the other."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -46,29 +49,35 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
     def _get_conn_lock(self) -> nullcontext[None]:
         return nullcontext()  # it is the library's, for all connections
 
-    @property
-    def hosts(self) -> list[tuple[str, int, Any]]:
-        """Host, port and address family of each broker to begin with: in random order, but silent ones last."""
-        return sorted(super().hosts, key=lambda host: host[:2] in _silent)
-
     async def bootstrap(self) -> None:
         """Get the metadata from the first broker that answers, each within FIRST_S, and then within CONNECTION_S.
+
+        They are asked in random order, but silent ones last.
 
         Raises:
             KafkaConnectionError: none did.
         """
         request_timeout_ms = self._request_timeout_ms
+        hosts = sorted(collect_hosts(self._bootstrap_servers), key=lambda host: host[:2] in _silent)
         try:
-            with suppress(KafkaConnectionError):
-                await self._bootstrap(min(FIRST_S, CONNECTION_S, request_timeout_ms / 1000))
-                return
-            await self._bootstrap(min(CONNECTION_S, request_timeout_ms / 1000))
+            for within_s in (min(FIRST_S, CONNECTION_S), CONNECTION_S):
+                self._request_timeout_ms = min(request_timeout_ms, int(within_s * 1000))
+                for host in hosts:
+                    if await self._has_metadata_of(host):
+                        return
         finally:
             self._request_timeout_ms = request_timeout_ms
+        raise KafkaConnectionError(f"none of {hosts} answers")
 
-    async def _bootstrap(self, within_s: float) -> None:
-        self._request_timeout_ms = int(within_s * 1000)
-        await super().bootstrap()
+    async def _has_metadata_of(self, host: tuple[str, int, Any]) -> bool:
+        self.hosts = [host]
+        try:
+            await super().bootstrap()
+        except KafkaConnectionError:
+            _silent.add(host[:2])
+            return False
+        _silent.discard(host[:2])
+        return True
 
     async def close(self) -> None:
         """Close all connections, those included that are being opened."""
