@@ -4,8 +4,6 @@ Invariant: 202 is answered only after every in-sync replica has the record, and 
 itself. What is not 202 was refused or may be sent again.
 """
 
-from collections import defaultdict
-from functools import partial
 from typing import Final, Protocol
 from urllib.parse import quote
 
@@ -22,7 +20,7 @@ from shared.events.fields import is_account
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.events.postings import AccountTerms
 from shared.http.keys import Principal
-from shared.http.serving import Places, json_answer
+from shared.http.serving import ClientPlaces, Places, json_answer
 from shared.kafka.client.idempotent import RecordMetadata
 from shared.telemetry import catalogue
 from shared.telemetry.instruments import counter, gauge
@@ -87,8 +85,7 @@ class V1:
         self._batch_bytes_max = batch_bytes_max
         self.singles: Final = Places(requests_in_flight_max, busy, HTTP_REQUESTS_IN_FLIGHT.set)
         self._batches = Places(BATCHES_MAX, busy)
-        self._lookups = Places(LOOKUPS_MAX, busy)
-        self._lookups_of = defaultdict[str, Places](partial(Places, LOOKUPS_OF_CLIENT_MAX, busy))  # as many as clients
+        self._lookups = ClientPlaces(LOOKUPS_MAX, LOOKUPS_OF_CLIENT_MAX, busy)
 
     async def post_payment(self, request: web.Request, principal: Principal) -> web.Response:
         """Write a payment to payments.raw, and answer with its coordinates."""
@@ -172,7 +169,7 @@ class V1:
             wanted = f"send 1 to {MAX_PAYMENT_ID_CHARS} printable characters in the path"
             raise RefusedError(Refusal.PARAMETER_INVALID, f"that is not a payment_id: {wanted}")
         wait_s = _seconds(request.query.get("wait", "0"))
-        with self._lookups.one(), self._lookups_of[principal.client].one():
+        with self._lookups.one(principal.client):
             found = await self._view.outcome(debtor, payment_id, wait_s, request.headers[hdrs.AUTHORIZATION])
         owner = self._owners.owner_of(debtor)
         if found is None or not authorisation.may_see(principal, debtor, owner, found.client):

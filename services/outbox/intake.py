@@ -109,8 +109,8 @@ class Gate(Protocol):
 def admit_half(gate: Gate) -> Admit:
     """Return how effects that waited are admitted while requests are in hand: these keep half of a quick lane's room.
 
-    So requests go on beside a backlog of their lane, and need not be written to effects.waiting behind it. In a lane
-    that is not quick they are, and what waited takes all of its room.
+    So requests of a lane with a backlog go on, and need not be written to effects.waiting. In a lane that is not quick
+    they are written, and what waited takes all of its room.
     """
     left: dict[str, int] = {}
 

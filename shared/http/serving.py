@@ -6,8 +6,10 @@ HTTP is counted and never logged.
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -94,6 +96,30 @@ class Places:
         finally:
             self._taken -= 1
             self._show(self._taken)
+
+
+class ClientPlaces:
+    """Places of which one client can hold some only; as many clients are remembered as keys name.
+
+    Args:
+        limit, full: as for `Places`.
+        of_client: places of one client.
+    """
+
+    def __init__(self, limit: int, of_client: int, full: Callable[[], Exception]) -> None:
+        self._all = Places(limit, full)
+        self._of = defaultdict[str, Places](partial(Places, of_client, full))
+
+    @property
+    def taken(self) -> int:
+        """Requests under way."""
+        return self._all.taken
+
+    @contextmanager
+    def one(self, client: str | None) -> Iterator[None]:
+        """Hold a place, as `Places.one`; a client of None is none that could be told from others."""
+        with self._all.one(), nullcontext() if client is None else self._of[client].one():
+            yield
 
 
 _encode: Final = msgspec.json.Encoder().encode

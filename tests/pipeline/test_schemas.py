@@ -16,16 +16,8 @@ from shared.events.transfers import AccountOpened, PricedBy
 from spark.decode import NOT_FIELDS, STRUCTS
 from spark.manifest import LANDED_TOPICS
 from spark.schemas import DAY, ENTRY, MONEY, SUBSCRIPTION, TABLES, UNDECODABLE, WHERE, tables_of
+from tests.pipeline.records import NOT_LANDED
 
-NOT_LANDED = {
-    "effect_resolutions": {"request", "resends"},
-    "effect_results": {"request", "tried"},
-    "effects_waiting": {
-        *("request", "source", "origin", "sequence", "revision", "resends", "doubtful", "action", "void", "tried"),
-        "resends_before",
-    },
-}
-"""Fields that no table needs: copies of other records, and fields for the outbox alone."""
 FROM_KEY = {
     "account_states": "account",
     "account_terms": "account",

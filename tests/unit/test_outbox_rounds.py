@@ -76,30 +76,30 @@ def test_a_dead_and_a_slow_destination_take_nothing_from_the_others() -> None:
     assert among_p99 <= 1.5 * alone_p99
 
 
+def work_off(world: Rounds, call_s: float) -> None:
+    """Have 2,000 effects of one quick destination sent, none of which is written to effects.waiting."""
+    world.webhook.answers[HEALTHY[0]] = accepting(call_s)
+    requests = requests_to([HEALTHY[0]], 2000)
+    world.kafka.write(requests)
+    world.start()
+    results = world.loop.run_until_complete(world.settled(requests))
+    assert assert_i11(world, requests, results) == {EffectState.SENT: 2000}
+    assert world.kafka.puts().total() == 0
+
+
 @pytest.mark.parametrize(("call_s", "settled_s"), [(0.002, 1), (0.008, 1.5), (QUICK_S * 0.9, 3)])
 def test_one_quick_destination_with_a_backlog_is_not_written_to_effects_waiting(
     call_s: float, settled_s: float
 ) -> None:
     with rounds() as world:
-        world.webhook.answers[HEALTHY[0]] = accepting(call_s)
-        requests = requests_to([HEALTHY[0]], 2000)
-        world.kafka.write(requests)
-        world.start()
-        results = world.loop.run_until_complete(world.settled(requests))
-        assert assert_i11(world, requests, results) == {EffectState.SENT: 2000}
-        assert world.kafka.puts().total() == 0
+        work_off(world, call_s)
         assert world.loop.time() < settled_s
         assert world.kafka.commits <= 2000 / world.settings.batch_max + 8, "a full inbox is committed at once"
 
 
 def test_a_backlog_shares_transactions_though_little_is_claimed_at_once() -> None:
     with rounds(lane_calls_max=2) as world:
-        world.webhook.answers[HEALTHY[0]] = accepting(QUICK_S * 0.9)
-        requests = requests_to([HEALTHY[0]], 2000)
-        world.kafka.write(requests)
-        world.start()
-        world.loop.run_until_complete(world.settled(requests))
-        assert world.kafka.puts().total() == 0
+        work_off(world, QUICK_S * 0.9)
         assert world.loop.time() < 2000 / 2 * QUICK_S * 1.2
         assert world.kafka.commits <= world.loop.time() / BACKLOG_S + 8
 
@@ -129,12 +129,7 @@ def test_after_a_stall_no_request_is_written_to_effects_waiting() -> None:
 
 def test_no_more_is_claimed_of_a_lane_than_is_called_while_a_request_waits() -> None:
     with rounds(batch_max=800) as world:
-        world.webhook.answers[HEALTHY[0]] = accepting(QUICK_S * 0.9)
-        requests = requests_to([HEALTHY[0]], 2000)
-        world.kafka.write(requests)
-        world.start()
-        world.loop.run_until_complete(world.settled(requests))
-        assert world.kafka.puts().total() == 0
+        work_off(world, QUICK_S * 0.9)
 
 
 def test_a_copy_of_a_request_gets_no_call_and_no_result_though_redis_has_forgotten_the_effect() -> None:

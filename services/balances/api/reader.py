@@ -9,11 +9,8 @@ started over. The worker's progress only makes the wait shorter.
 import asyncio
 import logging
 import threading
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -23,7 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from services.balances.api import queries
 from services.balances.api.parameters import Refusal, RefusedError
 from services.balances.projection.progress import PartitionFreshness, Progress
-from shared.http.serving import Places
+from shared.http.serving import ClientPlaces
 
 READERS: Final = 4  # threads; a question takes about a millisecond
 PENDING_MAX: Final = 256  # questions under way or waiting for a thread
@@ -136,13 +133,7 @@ class Waiting:
     ) -> None:
         self._reader = reader
         self._progress = progress
-        self._places = Places(waiters_max, busy)
-        self._places_of = defaultdict[str, Places](partial(Places, of_client_max, busy))  # as many as clients
-
-    @contextmanager
-    def _place(self, client: str | None) -> Iterator[None]:
-        with self._places.one(), nullcontext() if client is None else self._places_of[client].one():
-            yield
+        self._places = ClientPlaces(waiters_max, of_client_max, busy)
 
     def _pause_s(self, least_s: float) -> float:
         return max(least_s, self._places.taken / LOOKS_PER_S)
@@ -157,7 +148,7 @@ class Waiting:
         if timeout_s == 0:
             return False
         deadline = asyncio.get_running_loop().time() + timeout_s
-        with self._place(client):
+        with self._places.one(client):
             while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
                 if await self._there(wanted, min(left_s, self._pause_s(LOOK_S))):
                     return True
@@ -183,7 +174,7 @@ class Waiting:
         if timeout_s == 0 or enough(found):
             return found
         pause_s = _FIRST_PAUSE_S
-        with self._place(client):
+        with self._places.one(client):
             while not enough(found) and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, self._pause_s(_PAUSE_MAX_S))

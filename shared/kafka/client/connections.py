@@ -60,7 +60,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         request_timeout_ms = self._request_timeout_ms
         hosts = sorted(collect_hosts(self._bootstrap_servers), key=lambda host: host[:2] in _silent)
         try:
-            for within_s in (min(FIRST_S, CONNECTION_S), CONNECTION_S):
+            for within_s in (FIRST_S, CONNECTION_S):
                 self._request_timeout_ms = min(request_timeout_ms, int(within_s * 1000))
                 for host in hosts:
                     if await self._has_metadata_of(host):
