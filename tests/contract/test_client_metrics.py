@@ -84,7 +84,7 @@ async def test_a_transaction_is_measured_from_begin_to_commit(kafka: LocalKafka)
 async def test_a_batch_whose_response_is_lost_is_retried_and_written_once(kafka: LocalKafka) -> None:
     figures, value = Figures(), uuid.uuid4().bytes
     async with a_producer(kafka) as producer:
-        client: Any = producer._cluster._client
+        client: Any = producer.cluster._client
         send = client.send
         lost: list[Any] = []
 

@@ -54,6 +54,7 @@ async def test_nothing_waits_for_a_broker_that_did_not_answer_before(
         return int(sent["ErrorCode"])
 
     monkeypatch.setattr(connections, "CONNECTION_S", 0.2)
+    monkeypatch.setattr(connections, "SILENT_S", 0.01)
     held = proxy.add(Rule(api="ApiVersions", action=Hold(Part.ANSWER), times_max=None))
     with pytest.raises(KafkaUnavailableError, match="not ready"):
         await ask(0.3)

@@ -242,7 +242,7 @@ async def test_a_commit_whose_response_is_lost_is_decided_by_the_answer_to_its_r
 
     def lose_the_response(action: str) -> None:
         lost.append(action)
-        for connection in list(producer._cluster._client._conns.values()):
+        for connection in list(producer.cluster._client._conns.values()):
             connection.close()
 
     producer = TransactionalProducer(

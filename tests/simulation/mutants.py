@@ -85,8 +85,8 @@ _follow = Member._follow  # likewise
 _outcome = TransactionScope._outcome  # likewise
 
 
-async def _taken_for_aborted(self: Any, cluster: Any, task: Task) -> Any:
-    return Outcome.ABORTED if await _outcome(self, cluster, task) is Outcome.COMMITTED else None
+async def _taken_for_aborted(self: Any, task: Task) -> Any:
+    return Outcome.ABORTED if await _outcome(self, task) is Outcome.COMMITTED else None
 
 
 def _uncommitted(*args: Any, committed: bool, **options: Any) -> Any:
@@ -123,8 +123,8 @@ async def _released_at_once(self: Any, partitions: set[int]) -> None:
     await self._revoked(partitions)
 
 
-async def _taken_for_committed(self: Any, cluster: Any, task: Task) -> Any:
-    found = await _outcome(self, cluster, task)
+async def _taken_for_committed(self: Any, task: Task) -> Any:
+    found = await _outcome(self, task)
     if found is None or task.open is None or task.open.noted is None:
         return found
     return Outcome.COMMITTED

@@ -3,8 +3,8 @@
 The library opens one connection at a time, and each attempt may take the whole request timeout. While one broker is
 silent, as where its machine or its name is gone, no other broker would be connected for that long.
 
-Invariant: nothing waits for a broker with which the last attempt failed. It is tried again in the background, and a
-client that is opened asks other brokers first.
+Invariant: nothing waits longer than SILENT_S for a broker that the process could not connect to the last time. It is
+tried again in the background, and a client that is opened asks other brokers first.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ CONNECTION_S: Final = 5.0
 """Seconds until a connection that is not established has failed, its name's resolution and its handshakes included."""
 FIRST_S: Final = 1.0
 """The same at first, for a client that is opened: any broker will do."""
-_silent: Final = set[tuple[str, int]]()
+SILENT_S: Final = 0.1
+"""Seconds to wait for a connection to a broker that was silent the last time. One that is back answers within it."""
+_silent: Final = set[tuple[str, int] | None]()
 """Host and port of each broker that no client of this process could reach the last time."""
 
 
@@ -37,7 +39,6 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
     def prepare(self) -> None:
         """Begin without connections."""
         self._opening: dict[tuple[Any, Any], asyncio.Task[Any]] = {}
-        self._unreachable: set[Any] = set()  # ids of brokers
 
     @classmethod
     def adopt(cls, client: AIOKafkaClient) -> None:
@@ -86,7 +87,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         await super().close()
 
     async def _get_conn(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, **_: object) -> Any | None:
-        """Return the connection to a broker, opened if there is none; None where that fails, or has failed before."""
+        """Return the connection to a broker, opened if there is none; None where that fails, or takes too long."""
         key = node_id, group
         connection = self._conns.get(key)
         if connection is not None and connection.connected():
@@ -95,24 +96,23 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         if opening is None:
             opening = self._opening[key] = asyncio.create_task(self._open(node_id, group))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
-        if node_id in self._unreachable:
-            return None
-        await asyncio.wait({opening})  # which neither ends it with this caller, nor this caller with it
-        return None if opening.cancelled() else opening.result()
+        timeout_s = SILENT_S if self._address(node_id) in _silent else None
+        await asyncio.wait({opening}, timeout=timeout_s)  # neither ends it with this caller, nor this caller with it
+        return opening.result() if opening.done() and not opening.cancelled() else None
 
     async def _open(self, node_id: Any, group: Any) -> Any | None:
-        connection, broker = None, self.cluster.broker_metadata(node_id)
+        connection, address = None, self._address(node_id)
         try:
             async with asyncio.timeout(CONNECTION_S):
                 connection = await super()._get_conn(node_id, group=group)
         except TimeoutError:
             self.force_metadata_update()
-        at = None if broker is None else (broker.host, broker.port)
         if connection is not None:
-            self._unreachable.discard(node_id)
-            _silent.discard(at)
-        else:
-            self._unreachable.add(node_id)
-            if at is not None:
-                _silent.add(at)
+            _silent.discard(address)
+        elif address is not None:
+            _silent.add(address)
         return connection
+
+    def _address(self, node_id: Any) -> tuple[str, int] | None:
+        broker = self.cluster.broker_metadata(node_id)
+        return None if broker is None else (broker.host, broker.port)

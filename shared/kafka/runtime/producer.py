@@ -65,6 +65,9 @@ class TransactionalProducer:
         crash_points: for tests.
         version_max: the highest version of the protocol that it speaks. With version 2 the producer id and epoch change
             from transaction to transaction.
+
+    Attributes:
+        cluster: its connections, open from `init` to `discard`; between transactions others may read over them.
     """
 
     def __init__(
@@ -82,13 +85,13 @@ class TransactionalProducer:
         self._transaction_s = transaction_timeout_ms * 0.8 / 1000
         self._crash_points = crash_points
         self._version_max = version_max
-        self._cluster = Cluster(
+        self.cluster = Cluster(
             bootstrap_servers,
             client_id=transactional_id,
             request_timeout_s=transaction_timeout_ms / 1000,
             measure=measure_client,
         )
-        self._requests = TransactionRequests(self._cluster, transactional_id, transaction_timeout_ms)
+        self._requests = TransactionRequests(self.cluster, transactional_id, transaction_timeout_ms)
         self._coordinators: dict[str | None, int] = {}  # by group; None is the transaction's
         self._outgoing = Outgoing()
         self._topics: set[str] = set()  # whose leaders are known
@@ -123,7 +126,7 @@ class TransactionalProducer:
         self._advance(Event.INIT)
         self._init_s = begun = time.monotonic()
         async with self._until(begun + deadline_s, "InitProducerId"):
-            await self._cluster.open()
+            await self.cluster.open()
             if self._version_max > 1:
                 await self._requests.negotiate()
             await self._initialise(own=False)
@@ -171,7 +174,7 @@ class TransactionalProducer:
         new = [target for target in self._outgoing.targets if target not in self._added]
         async with self._in_time("Produce"):
             if unknown := {topic for topic, _ in new} - self._topics:
-                await self._cluster.partitions(unknown)
+                await self.cluster.partitions(unknown)
                 self._topics |= unknown
             if new:
                 await self._add(new, lambda node_id: self._requests.add_partitions(node_id, new))
@@ -213,7 +216,7 @@ class TransactionalProducer:
                 return
             metrics.records_retried(sum(batch.records for batch in batches.values()))
             await asyncio.sleep(RETRY_BACKOFF_S)
-            await self._cluster.refresh()
+            await self.cluster.refresh()
 
     async def _send_to_leaders(self, batches: dict[Target, Numbered]) -> dict[Target, KafkaError | None]:
         """Send each leader its batches in one request, and return each partition's error."""
@@ -225,7 +228,7 @@ class TransactionalProducer:
                 return dict.fromkeys(led, error)
 
         try:
-            leaders = self._cluster.by_leader(batches)
+            leaders = self.cluster.by_leader(batches)
         except KafkaError as error:
             return dict.fromkeys(batches, error)
         found: dict[Target, KafkaError | None] = {}
@@ -313,7 +316,7 @@ class TransactionalProducer:
         asked = asyncio.ensure_future(self._requests.end(node_id, commit=commit))
         try:
             if points.armed(crash.END_TXN_SENT):
-                await self._cluster.written(node_id, asked)
+                await self.cluster.written(node_id, asked)
             points.reach(crash.END_TXN_SENT)
             await asked
         finally:
@@ -337,14 +340,14 @@ class TransactionalProducer:
         self._outgoing.clear()
         for hide in self._hide:
             hide()
-        await self._cluster.close()
+        await self.cluster.close()
 
     def reach(self, point: str) -> None:
         self._crash_points.reach(point)
 
     async def _find_coordinator(self, group: str | None) -> int:
         name = self.transactional_id if group is None else group
-        return await self._cluster.coordinator(name, transactional=group is None)
+        return await self.cluster.coordinator(name, transactional=group is None)
 
     async def _coordinated(self, request: Callable[[int], Awaitable[None]], group: str | None = None) -> int:
         """Send a request to a coordinator until it is carried out; return which one did.

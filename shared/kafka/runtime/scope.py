@@ -111,8 +111,7 @@ class TransactionScope:
             await self.producer.init(INIT_DEADLINE_S)
         self.waits_for = ""
         with classified():
-            async with Cluster(access(self._settings)) as cluster:
-                targets = await left_open(cluster, self._outputs, self.producer.epoch[0])
+            targets = await left_open(self.producer.cluster, self._outputs, self.producer.epoch[0])
         if targets:
             log.warning("transaction without a marker aborted", extra={**self.context, "partitions": targets})
         # The marker of a producer's transaction ends everything that the producer has open in the partition. The
@@ -346,19 +345,19 @@ class TransactionScope:
         await self.init()
         ended: dict[Task, Outcome] = {}
         with classified():
-            async with Cluster(access(self._settings)) as cluster:
-                for task in tasks:
-                    found = await self._outcome(cluster, task)
-                    if found is Outcome.COMMITTED:
-                        task.commit()
-                    elif task.open is not None:
-                        task.rollback()
-                    if found is not None:
-                        ended[task] = found
+            for task in tasks:
+                found = await self._outcome(task)
+                if found is Outcome.COMMITTED:
+                    task.commit()
+                elif task.open is not None:
+                    task.rollback()
+                if found is not None:
+                    ended[task] = found
         return ended
 
-    async def _outcome(self, cluster: Cluster, task: Task) -> Outcome | None:
+    async def _outcome(self, task: Task) -> Outcome | None:
         """How the open transaction ended for a task; None where it had no part in it."""
+        cluster = self.producer.cluster
         committed = await committed_at(cluster, self._group, *task.target)
         by = None if committed is None else committed.transaction
         noted = None if task.open is None else task.open.noted
