@@ -9,8 +9,8 @@ import pytest
 
 from tests.harness import ROOT
 
-SEEDS = 60
-REPEATED = 20
+SEEDS = 50
+REPEATED = 6
 OTHER_SEEDS = {1: 5, 12: 2}
 """By the number of partitions: each costs one producer for each service."""
 
