@@ -85,7 +85,7 @@ def mixed(places: Sequence[str], count: int) -> list[EffectRequest]:
     return [request for group in zip(*each, strict=True) for request in group]
 
 
-async def run(directory: Path, *, healthy: int, per_s: float, seconds: float, ill: bool) -> Figures:
+def run(directory: Path, *, healthy: int, per_s: float, seconds: float, ill: bool) -> Figures:
     """One run; `per_s` is for all endpoints, and the two ill ones have their part of it."""
     with (
         cluster(directory / "kafka") as kafka,
@@ -101,14 +101,22 @@ async def run(directory: Path, *, healthy: int, per_s: float, seconds: float, il
         requests = mixed(places, int(rate * seconds))
         settings = {"OUTBOX_BATCH_MAX": "200", "OUTBOX_CALL_TIMEOUT_S": "5", "OUTBOX_LEASE_S": "30"}
         outbox = world.outbox(**settings, OUTBOX_RETRY_FIRST_S="1", OUTBOX_CIRCUIT_OPEN_S="10").start()
-        await asyncio.to_thread(outbox.wait_ready)
-        written = await offer(world, requests, rate)
-        wanted = {request.effect_id for request in requests if request.destination in fine}
-        found = await figures(world.receiver, written, wanted, seconds)
-        if ill:
-            await raise_if_rewritten(world)
+        outbox.wait_ready()
+        found = uvloop.run(measured(world, requests, rate, set(fine), seconds, ill=ill))
         outbox.process.terminate()
         return found
+
+
+async def measured(
+    world: World, requests: Sequence[EffectRequest], rate: float, fine: set[str], seconds: float, *, ill: bool
+) -> Figures:
+    """Offer the requests, and measure those to the healthy endpoints."""
+    written = await offer(world, requests, rate)
+    wanted = {request.effect_id for request in requests if request.destination in fine}
+    found = await figures(world.receiver, written, wanted, seconds)
+    if ill:
+        await raise_if_rewritten(world)
+    return found
 
 
 async def raise_if_rewritten(world: World) -> None:
@@ -141,8 +149,7 @@ def main(minutes: float, per_s: float, endpoints: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         for name, ill in (("alone", False), ("among", True)):
             say(f"{name}: {minutes:g} minutes")
-            work = run(Path(directory) / name, healthy=endpoints - 2, per_s=per_s, seconds=minutes * 60, ill=ill)
-            found[name] = uvloop.run(work)
+            found[name] = run(Path(directory) / name, healthy=endpoints - 2, per_s=per_s, seconds=minutes * 60, ill=ill)
     alone, among = found["alone"], found["among"]
     rate, p99 = among.per_s / alone.per_s, among.p99_ms / alone.p99_ms
     rows = ["| healthy endpoints | effects/s | p50 ms | p99 ms | p99.9 ms | received |", "|---|---|---|---|---|---|"]

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from shared.eos import crash
 from shared.events.effects import EffectFailure, EffectRequest, EffectState
 from tests.bench.isolation import SLOW_S, figures, mixed, offer, raise_if_rewritten
 from tests.commands import once
-from tests.harness import eventually, wait_until
+from tests.harness import ROOT, eventually, wait_until
 from tests.outbox import World, assert_i11, world
 from tests.partitions import PARTITIONS
 from tests.tiers import full, mostly_full
@@ -190,3 +192,17 @@ def test_a_sample_is_sent_to_an_endpoint(ill: IllWorld) -> None:
     ill.heal()
     assert given.exit_code == 1
     assert json.loads(given.stdout)["answer"].startswith("410")
+
+
+@full
+def test_the_benchmark_receives_every_effect_of_the_healthy() -> None:
+    """What its ratios are is not a test's: it would be the machine's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.isolation", "--minutes", "0.1", "--per-s", "100"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout or "{}")
+    assert {name: found[name]["received"] for name in ("alone", "among")} == {"alone": 540, "among": 540}, done.stderr
