@@ -336,8 +336,11 @@ async def write_bulk(bootstrap_servers: str, bulk: Bulk, progress: Progress = la
             progress(done, bulk.total)
         await writer.flush()
     last = bulk.sizes[-1]
-    ends = await end_offsets(bootstrap_servers, LANDED_TOPICS)
-    assert ends == {(topic, p): end for topic, ends_of in last.ends.items() for p, end in ends_of.items()}
+    topics = [
+        topic for topic in LANDED_TOPICS if topic != catalogue.INSTALLATION
+    ]  # that has what the topics' making wrote
+    ends = await end_offsets(bootstrap_servers, topics)
+    assert ends == {(topic, p): last.ends[topic][p] for topic, p in ends}
     await commit_offsets(bootstrap_servers, last.groups)
     return bulk.sizes
 
