@@ -105,7 +105,6 @@ class ComposeTarget(Target):
         self.directory = directory
         self.effects_directory = EFFECTS
         self.healthy_s = _HEALTHY_S
-        self.lookup_s = 1.0  # dns_opt: the engine does not answer for it
         self.link = link
         self._context = None if access.tls is None else access.tls.context()
 

@@ -110,13 +110,13 @@ async def failover_bound_s(stage: Stage, broker: str, usual_s: float) -> float:
     """Return the seconds within which commits must resume when a broker dies, by the brokers' settings.
 
     It is fenced after broker.session.timeout.ms. If it was the controller, the others elect one first, which then
-    counts that time from its election. A client looks its name up once more, and so does a broker for that client.
+    counts that time from its election.
 
     Args:
         usual_s: to the next commit without a fault.
     """
     quorum_s = QUORUM_S if broker == await stage.target.controller() else 0.0
-    return round(SESSION_TIMEOUT_MS / 1000 + quorum_s + 2 * stage.target.lookup_s + allowed_s(WORK_S, usual_s), 1)
+    return round(SESSION_TIMEOUT_MS / 1000 + quorum_s + allowed_s(WORK_S, usual_s), 1)
 
 
 def roles(stage: Stage) -> dict[str, Callable[[], Awaitable[str]]]:

@@ -47,7 +47,6 @@ class Target(ABC):
         effects_directory: of the logs that the `file:` destinations of effects write.
         taken: components that a fault has taken away or paused, by name.
         healthy_s: seconds that it may take to become healthy.
-        lookup_s: seconds until a look-up of the name of a component that is away has failed.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Target(ABC):
     def __init__(self) -> None:
         self.taken: set[str] = set()
         self.healthy_s = HEALTHY_S
-        self.lookup_s = 0.0
 
     @property
     def bootstrap_servers(self) -> str:
