@@ -336,9 +336,8 @@ async def write_bulk(bootstrap_servers: str, bulk: Bulk, progress: Progress = la
             progress(done, bulk.total)
         await writer.flush()
     last = bulk.sizes[-1]
-    topics = [
-        topic for topic in LANDED_TOPICS if topic != catalogue.INSTALLATION
-    ]  # that has what the topics' making wrote
+    # Making the topics writes the installation's id
+    topics = [topic for topic in LANDED_TOPICS if topic != catalogue.INSTALLATION]
     ends = await end_offsets(bootstrap_servers, topics)
     assert ends == {(topic, p): last.ends[topic][p] for topic, p in ends}
     await commit_offsets(bootstrap_servers, last.groups)

@@ -117,7 +117,7 @@ class ClientPlaces:
 
     @contextmanager
     def one(self, client: str | None) -> Iterator[None]:
-        """Hold a place, as `Places.one`; a client of None is none that could be told from others."""
+        """Hold a place, as `Places.one`. Without a client only `limit` applies."""
         with self._all.one(), nullcontext() if client is None else self._of[client].one():
             yield
 

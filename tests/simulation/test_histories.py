@@ -10,7 +10,7 @@ import pytest
 from tests.harness import ROOT
 
 SEEDS = 50
-REPEATED = 6
+REPEATED = 20
 OTHER_SEEDS = {1: 5, 12: 2}
 """By the number of partitions: each costs one producer for each service."""
 

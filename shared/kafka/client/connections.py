@@ -20,8 +20,8 @@ CONNECTION_S: Final = 5.0
 FIRST_S: Final = 1.0
 """The same at first, for a client that is opened: any broker will do."""
 SILENT_S: Final = 0.1
-"""Seconds to wait for a connection to a broker that was silent the last time. One that is back answers within it."""
-_silent: Final = set[tuple[str, int] | None]()
+"""Seconds to wait for a broker that could not be reached the last time."""
+_silent: Final = set[tuple[str, int]]()
 """Host and port of each broker that no client of this process could reach the last time."""
 
 
@@ -107,10 +107,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
                 connection = await super()._get_conn(node_id, group=group)
         except TimeoutError:
             self.force_metadata_update()
-        if connection is not None:
-            _silent.discard(address)
-        elif address is not None:
-            _silent.add(address)
+        if address is not None:
+            (_silent.add if connection is None else _silent.discard)(address)
         return connection
 
     def _address(self, node_id: Any) -> tuple[str, int] | None:
