@@ -21,7 +21,6 @@ NIGHTS = 10
 """Equal ones; `python -m tests.pipeline.flat` makes 40 by default."""
 
 
-@full
 def test_a_small_night_starts_few_executions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
