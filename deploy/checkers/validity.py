@@ -174,7 +174,7 @@ def _account(value: object, partitions: int) -> Reason | None:
 
 
 def _own_account(value: object, partitions: int) -> Reason | None:
-    """Refuse a house account, which nobody opens."""
+    """Refuse a house account, which exists without being opened."""
     fault = _account(value, partitions)
     return Reason.ACCOUNT_INVALID if fault is None and "@" in str(value) else fault
 

@@ -1,4 +1,4 @@
-"""A replica of a partition as its broker has it on disk: each broker's own copy, whoever leads.
+"""A replica of a partition as its broker has it on disk: each broker's own copy, leader or follower.
 
 Only a local cluster has its data on this machine.
 """

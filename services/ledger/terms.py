@@ -35,7 +35,7 @@ def decide_opening(
 
     Args:
         account: None if it has no state.
-        submitted_by: whom the command counts for: OPERATOR for `once accounts`, whose events name nobody.
+        submitted_by: the client that the command counts for: OPERATOR for `once accounts`, whose events name none.
     """
     version = 0 if account is None else account.version
     if not _may_open(submitted_by, account, event):

@@ -60,7 +60,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """The condition under which calls may begin, and who is told of their end."""
+    """The condition under which calls may begin, and the callbacks for their steps."""
 
     lease_s: float  # time.monotonic() from which on the lease would not cover a whole call
     closing: asyncio.Event  # set when no further call may begin

@@ -8,7 +8,7 @@ The offset passes a request when its effect is decided, was put aside, or is cal
 than PATIENCE_S. In the last two cases effects.waiting has it, and its claim in Redis says whether a call was begun. So
 whatever ends this owner, its successor knows:
 - Redis has the claim: a destination with keys is called again with the same key, any other is in doubt once the lease
-  has ended. A claim without a begun call binds nobody.
+  has ended. A claim without a begun call binds no successor.
 - Redis is lost as well: `Trust` bounds the requests behind the offset, and the waiting effects at the head of each
   lane, that may have been called. They are doubtful.
 

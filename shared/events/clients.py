@@ -4,7 +4,7 @@ A client owns accounts, and its keys debit only these. The raw record of a payme
 header `submitted-by`. Anyone who may write payments.raw is trusted to name them: the gateway, which checks keys, and
 operators' commands. The ledger decides by the name.
 
-Accounts that nobody opened for a client, and raw records from before ownership was enforced, belong to OPERATOR.
+Accounts that were not opened for a client, and raw records from before ownership was enforced, belong to OPERATOR.
 """
 
 import re
@@ -70,7 +70,7 @@ BY_OPERATOR: Final[Headers] = ((SUBMITTED_BY, encode_submitted_by(OPERATOR)),)
 
 
 def decode_submitted_by(value: bytes | None) -> SubmittedBy | None:
-    """Decode the header's value. Any other form, or no header, is nobody: the ledger declines such a payment."""
+    """Decode the header's value. Any other form, or no header, names no client: the ledger declines such a payment."""
     return None if value is None or len(value) > _HEADER_BYTES_MAX else _decode(value)
 
 

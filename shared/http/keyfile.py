@@ -1,7 +1,7 @@
 """The file of API keys, read again when it changes.
 
 Invariant: keys are valid only as a whole file lists them. A file that stays missing, unreadable or invalid ends the
-watch within READS_MAX looks, and so the service: nobody could know otherwise that a revocation did not come into force.
+watch within READS_MAX looks, and so the service: otherwise a revocation could fail to take effect unnoticed.
 """
 
 import asyncio

@@ -198,7 +198,7 @@ async def lost_answer_of_a_sink(stage: Stage) -> None:
     reading=[_OUTBOX, "docs/redis-access.md"],
 )
 async def redis_lost(stage: Stage) -> None:
-    """Take Redis away: the outbox is not ready and calls nobody. Then flush it, kill it, restart it empty, and fail it
+    """Take Redis away: the outbox is not ready and makes no call. Then flush it, kill it, restart it empty, and fail it
     over to a replica that missed the last claims, each while calls are under way. Each time the outbox stops, rebuilds
     Redis from effects.results and goes on; the receiver's own journal has every effect once.
     """

@@ -226,7 +226,7 @@ class Payment(msgspec.Struct, frozen=True):
         reference: free text; on the debit leg.
         fee_minor: what the debtor was charged on top.
         rate: the conversion rate, a decimal string; null without conversion.
-        client: that submitted it; null if nobody is known.
+        client: that submitted it; null if it is not known.
         key_id: of the client's key; empty for an operator's command, null likewise.
         events: debit, then credit, or the decline or opening.
     """

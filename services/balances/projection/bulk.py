@@ -65,7 +65,7 @@ def _statement(table: Table, conflict: Conflict, *, by_column: bool) -> Any:
 
 
 def _of_columns(table: Table) -> Any:
-    # A cast to VARCHAR(3) would cut a longer text off in silence; the column refuses it
+    # A cast to VARCHAR(3) would cut a longer text off without an error; the column refuses it
     types = {found.name: Text() if isinstance(found.type, String) else found.type for found in table.columns}
     arrays = [bindparam(name, type_=ARRAY(kind)) for name, kind in types.items()]
     unnested = func.unnest(*arrays).table_valued(*(column(name, kind) for name, kind in types.items()))

@@ -309,7 +309,7 @@ events = Table(
     Column("reference", String, nullable=False),
     Column("fee_minor", Minor, nullable=False),
     Column("rate", String),
-    Column("client", String),  # that submitted it; null on a credit leg, or if nobody is known
+    Column("client", String),  # that submitted it; null on a credit leg, or if it is not known
     Column("key_id", String),  # of the client's key; empty for an operator's command
     Column("version", BigInteger),  # of the account that was opened
     Column("timestamp_ms", BigInteger, nullable=False),  # when it was posted

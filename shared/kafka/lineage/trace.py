@@ -66,7 +66,7 @@ class Hop(msgspec.Struct, frozen=True):
     Attributes:
         repeat: whether a committed record before it on its partition has the same source. Receivers ignore a repeat.
         client, key_id: who submitted it: of the raw record as its header says, of the ledger's records for whom it
-            counts. None where the record names nobody; the key's id is empty where none was needed.
+            counts. None where the record names no client; the key's id is empty where none was needed.
     """
 
     what: str  # kind of record: raw, accepted, transfer, debit posting and so on

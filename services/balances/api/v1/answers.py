@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
         rate: the conversion rate, a decimal string; null without conversion.
         value_date: business date, YYYY-MM-DD.
         reference: free text of who paid.
-        client: that submitted it; null if nobody is known.
+        client: that submitted it; null if it is not known.
         key_id: of the client's key; empty for an operator's command, null likewise.
         version: of the account after its opening, else null.
         timestamp_ms: when it was decided, milliseconds since 1970 UTC.
