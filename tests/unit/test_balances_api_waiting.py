@@ -1,18 +1,25 @@
 """Requests to the read side's API that wait for a client's own writes, over real HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Final, TypeVar
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import Connection, delete, update
 
+from services.balances.api.reader import LOOKS_PER_S, Snapshot
 from services.balances.projection import database
 from shared.eos.sources import SeenSources
 from shared.events.catalogue import LEDGER_POSTINGS
 from tests.harness import eventually
 from tests.ledgers import DEBTOR, P, Q
 from tests.views import Site, View, serving
+
+WAITERS: Final = 64
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -91,20 +98,46 @@ async def test_a_wait_that_times_out_reports_the_position_of_the_view(funded: Si
         assert [(one["partition"], one["next_offset"]) for one in body["as_of"]] == [(P, offset)]
 
 
+def empty_tables(view: View) -> None:
+    """Empty the tables; the worker's progress stays, as for a moment in a rebuild."""
+    view.change(
+        update(database.positions).values(next_offset=0, sources=SeenSources()),
+        *(
+            delete(table)
+            for table in (database.events, database.entries, database.balances, database.accounts, database.totals)
+        ),
+    )
+
+
 async def test_a_view_that_is_rebuilt_is_waited_for(funded: Site) -> None:
-    """For a moment, its worker may still report the positions before the rebuild."""
     offset = funded.view.book()
     funded.view.take()
-    engine = database.writing(funded.view.url)
-    with engine.begin() as connection:
-        connection.execute(update(database.positions).values(next_offset=0, sources=SeenSources()))
-        for table in (database.events, database.entries, database.balances, database.accounts, database.totals):
-            connection.execute(delete(table))
-    engine.dispose()
+    empty_tables(funded.view)
     path = f"/api/accounts/{DEBTOR}?at_least={P}:{offset}"
     await funded.refused(f"{path}&timeout=0.1", 504, "not_reached")
     funded.view.take()
     assert (await funded.get(path))["last_offset"] == offset
+
+
+@pytest.mark.parametrize("path", ["totals?at_least={at}&timeout=2", "payments/p-2?wait=2"])
+async def test_all_who_wait_share_a_rate_of_looks(funded: Site, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the worker reports more than the database has."""
+    at = f"{P}:{funded.view.book()}"
+    funded.view.take()
+    empty_tables(funded.view)
+    read = funded.reader.read
+    looks: list[object] = []
+
+    async def counted(question: Callable[[Connection], T]) -> Snapshot[T]:
+        looks.append(question)
+        return await read(question)
+
+    monkeypatch.setattr(funded.reader, "read", counted)
+    begun_s = time.monotonic()
+    answers = await asyncio.gather(*(funded.ask(f"/api/{path.format(at=at)}") for _ in range(WAITERS)))
+    assert {status for status, *_ in answers} <= {404, 504}
+    # Each looks once before it waits, and once to describe what it did not find
+    assert 3 * WAITERS < len(looks) <= LOOKS_PER_S * (time.monotonic() - begun_s) + 2 * WAITERS
 
 
 async def test_waiting_requests_are_bounded(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ class Waiting:
             while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
                 if await self._there(wanted, min(left_s, self._pause_s(LOOK_S))):
                     return True
-                await asyncio.sleep(_FIRST_PAUSE_S)  # while the worker has read more than the database has
+                # The worker may report more than the database has: it is being rebuilt
+                await asyncio.sleep(self._pause_s(_FIRST_PAUSE_S))
         return False
 
     async def _there(self, wanted: Mapping[int, int], timeout_s: float) -> bool:
@@ -173,8 +174,8 @@ class Waiting:
         found = await look()
         if timeout_s == 0 or enough(found):
             return found
-        pause_s = _FIRST_PAUSE_S
         with self._places.one(client):
+            pause_s = self._pause_s(_FIRST_PAUSE_S)
             while not enough(found) and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, self._pause_s(_PAUSE_MAX_S))
