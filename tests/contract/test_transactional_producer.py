@@ -210,8 +210,15 @@ async def commits(make: Make, transactional_id: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("operation", ["flush", "commit"])
-async def test_without_any_response_the_outcome_is_unknown(kafka: LocalKafka, operation: str) -> None:
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        ("add", "Produce was not"),
+        ("produce", r"Produce was .* by broker 0 for [\w.-]+:0$"),
+        ("commit", "EndTxn was not"),
+    ],
+)
+async def test_without_any_response_the_outcome_is_unknown(kafka: LocalKafka, operation: str, reason: str) -> None:
     async with producers(kafka) as make:
         # Brokers that were stopped may still elect leaders: use this test's coordinator and partition first
         name = f"contract-{uuid.uuid4()}"
@@ -220,12 +227,13 @@ async def test_without_any_response_the_outcome_is_unknown(kafka: LocalKafka, op
         await producer.init(30)
         await producer.begin()
         producer.append([record(uuid.uuid4().bytes)], 0)
-        if operation == "commit":
+        if operation != "add":
             await producer.flush()
+            producer.append([record(uuid.uuid4().bytes)] if operation == "produce" else [], 0)
         kafka.pause()
         try:
-            with pytest.raises(UnknownOutcomeError):
-                await (producer.flush() if operation == "flush" else producer.commit())
+            with pytest.raises(UnknownOutcomeError, match=reason):
+                await (producer.commit() if operation == "commit" else producer.flush())
         finally:
             await producer.discard()
             kafka.resume()

@@ -101,6 +101,7 @@ class TransactionalProducer:
         self._touched = False  # whether one may have been added
         self._in_doubt = False  # whether sequence numbers, or the coordinator's state, may not be as noted here
         self._unanswered_inits = 0
+        self._pending: dict[int, list[Target]] = {}  # batches that no leader has answered for, by leader
         self._records = 0
         self._begun_s: float | None = None
         self._init_s: float | None = None
@@ -223,14 +224,17 @@ class TransactionalProducer:
 
         async def send(node_id: int, led: list[Target]) -> dict[Target, KafkaError | None]:
             try:
-                return await self._requests.produce(node_id, {target: batches[target].data for target in led})
+                answered = await self._requests.produce(node_id, {target: batches[target].data for target in led})
             except KafkaError as error:
-                return dict.fromkeys(led, error)
+                answered = dict.fromkeys(led, error)
+            del self._pending[node_id]
+            return answered
 
         try:
             leaders = self.cluster.by_leader(batches)
         except KafkaError as error:
             return dict.fromkeys(batches, error)
+        self._pending = dict(leaders)
         found: dict[Target, KafkaError | None] = {}
         for errors in await asyncio.gather(*(send(*one) for one in leaders.items())):
             found |= errors
@@ -393,7 +397,9 @@ class TransactionalProducer:
             async with asyncio.timeout(deadline_s - time.monotonic()):
                 yield
         except TimeoutError:
-            error: EosError = UnknownOutcomeError(f"{what} was not answered in time", what)
+            by = [f"broker {node} for {', '.join(f'{t}:{n}' for t, n in led)}" for node, led in self._pending.items()]
+            who = f" by {'; '.join(by)}" if by else ""
+            error: EosError = UnknownOutcomeError(f"{what} was not answered in time{who}", what)
             self._fail(error)
             raise error from None
         except (EosError, KafkaError, KafkaUnavailableError) as failure:
