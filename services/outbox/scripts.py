@@ -269,7 +269,7 @@ return reply
 """Returns ok, the time and for each effect its status.
 
 That is `new`, `retaken|<resends>`, `held|<ms left>`, `known|<mark>` or `reopened|<mark>`. A claim counts the resend
-that may follow: if its owner dies, the new owner learns of it. One that is retaken or reopened, or for a
+that may follow: if its owner dies, the new owner learns of it. A claim that is retaken or reopened, or for a
 destination that knows keys, counts as begun.
 """
 

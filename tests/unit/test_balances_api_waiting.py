@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 import pytest
 from sqlalchemy import Connection, delete, update
 
+from services.balances.api import reader
 from services.balances.api.reader import LOOKS_PER_S, Snapshot
 from services.balances.projection import database
 from shared.eos.sources import SeenSources
@@ -138,6 +139,15 @@ async def test_all_who_wait_share_a_rate_of_looks(funded: Site, path: str, monke
     assert {status for status, *_ in answers} <= {404, 504}
     # Each looks once before it waits, and once to describe what it did not find
     assert 3 * WAITERS < len(looks) <= LOOKS_PER_S * (time.monotonic() - begun_s) + 2 * WAITERS
+
+
+async def test_a_pause_between_looks_ends_with_the_wait(funded: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = f"{P}:{funded.view.book()}"
+    funded.view.take()
+    empty_tables(funded.view)
+    monkeypatch.setattr(reader, "LOOKS_PER_S", 1 / 60)  # a minute between looks
+    async with asyncio.timeout(30):
+        await funded.refused(f"/api/totals?at_least={at}&timeout=0.1", 504, "not_reached")
 
 
 async def test_waiting_requests_are_bounded(tmp_path: Path) -> None:

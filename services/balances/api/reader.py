@@ -153,7 +153,8 @@ class Waiting:
                 if await self._there(wanted, min(left_s, self._pause_s(LOOK_S))):
                     return True
                 # The worker may report more than the database has: it is being rebuilt
-                await asyncio.sleep(self._pause_s(_FIRST_PAUSE_S))
+                left_s = deadline - asyncio.get_running_loop().time()
+                await asyncio.sleep(min(left_s, self._pause_s(_FIRST_PAUSE_S)))
         return False
 
     async def _there(self, wanted: Mapping[int, int], timeout_s: float) -> bool:
