@@ -1,17 +1,19 @@
 """A silent broker: connections to others are opened all the same, and nothing waits for it twice."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 import pytest_asyncio
 
+from deploy.drills.proxy.addresses import Address, rewrite
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.proxy.rules import Hold, Part, Rule
 from shared.kafka.client import connections
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.requests import Request
+from shared.kafka.protocol.headers import decode_correlation_id, decode_response, encode_response
 
 FEATURES = Request("ApiVersions", 3, {"ClientSoftwareName": "once", "ClientSoftwareVersion": "0"})
 LONG_S = 60.0
@@ -75,3 +77,24 @@ async def test_the_first_connection_is_given_up_earlier(brokers: str, monkeypatc
             assert cluster.brokers
         assert len(held.evidence.acts) == 1
         held.release()
+
+
+async def test_a_broker_that_names_none_is_asked_again(
+    brokers: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is starting may answer before the controllers count it as one that lives."""
+    unnamed = 0
+
+    def naming_none(api: str, version: int, frame: bytes, listeners: Mapping[Address, Address]) -> bytes:
+        nonlocal unnamed
+        if api != "Metadata" or unnamed == 3:
+            return rewrite(api, version, frame, listeners)
+        unnamed += 1
+        values = decode_response(api, version, frame) | {"Brokers": []}
+        return encode_response(api, version, values, correlation_id=decode_correlation_id(frame))
+
+    monkeypatch.setattr("deploy.drills.proxy.proxy.rewrite", naming_none)
+    async with Cluster(proxy.bootstrap_servers, deadline_s=LONG_S) as cluster:
+        assert unnamed == 3
+        answer = await cluster.send(cluster.some_broker, FEATURES)
+        assert answer["ErrorCode"] == 0

@@ -16,7 +16,6 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
-    NodeNotReadyError,
     NoError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -186,28 +185,18 @@ class Cluster:
     async def coordinator(self, name: str, *, transactional: bool = False) -> int:
         """Return the broker that coordinates a consumer group, or a transactional.id, as any broker knows it."""
         kind = CoordinationType.TRANSACTION if transactional else CoordinationType.GROUP
-        self._raise_if_no_brokers()
         node_id: int = await self._client.coordinator_lookup(kind, name)
         return node_id
 
     @property
     def brokers(self) -> list[int]:
-        """Return the ids of the brokers in the metadata."""
+        """Return the ids of the brokers in the metadata; there is at least one."""
         return [broker.nodeId for broker in self._client.cluster.brokers()]
 
     @property
     def some_broker(self) -> int:
-        """Return the id of one of them.
-
-        Raises:
-            NodeNotReadyError: retriable: the metadata has none, as when all of them were fenced a moment ago.
-        """
-        self._raise_if_no_brokers()
+        """Return the id of one of them."""
         return self.brokers[0]
-
-    def _raise_if_no_brokers(self) -> None:
-        if not self.brokers:
-            raise NodeNotReadyError("the metadata names no broker")
 
     async def cluster_id(self) -> str:
         """Return the id that the cluster was given when its storage was formatted (KIP-78)."""

@@ -51,12 +51,12 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         return nullcontext()  # it is the library's, for all connections
 
     async def bootstrap(self) -> None:
-        """Get the metadata from the first broker that answers, each within FIRST_S, and then within CONNECTION_S.
+        """Get the metadata from the first broker that knows any, each within FIRST_S, and then within CONNECTION_S.
 
         They are asked in random order, but silent ones last.
 
         Raises:
-            KafkaConnectionError: none did.
+            KafkaConnectionError: none does.
         """
         request_timeout_ms = self._request_timeout_ms
         hosts = sorted(collect_hosts(self._bootstrap_servers), key=lambda host: host[:2] in _silent)
@@ -68,7 +68,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
                         return
         finally:
             self._request_timeout_ms = request_timeout_ms
-        raise KafkaConnectionError(f"none of {hosts} answers")
+        raise KafkaConnectionError(f"none of {hosts} answers and names a broker")
 
     async def _has_metadata_of(self, host: tuple[str, int, Any]) -> bool:
         self.hosts = [host]
@@ -78,7 +78,12 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
             _silent.add(host[:2])
             return False
         _silent.discard(host[:2])
-        return True
+        unknowing = self._conns.pop(("bootstrap", ConnectionGroup.DEFAULT), None)
+        if unknowing is None:
+            return True
+        # A broker that is starting names none. The library would rely on this connection until one does
+        unknowing.close()
+        return False
 
     async def close(self) -> None:
         """Close all connections, those included that are being opened."""
