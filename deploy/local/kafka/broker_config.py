@@ -86,6 +86,10 @@ broker.session.timeout.ms={SESSION_TIMEOUT_MS}
 broker.heartbeat.interval.ms=500
 # An idle controller writes a record to its log every five seconds instead of twice a second (KIP-835).
 metadata.max.idle.interval.ms=5000
+# A machine that is gone refuses no connection. Until one has failed, requests wait for it, those included that add
+# partitions to a transaction, although another broker coordinates that by now (defaults 10 s and 30 s).
+socket.connection.setup.timeout.ms=1000
+socket.connection.setup.timeout.max.ms=1000
 # A follower that is back asks again after 200 ms (default 1 s), so it is in sync sooner.
 replica.fetch.backoff.ms=200
 # Preferred leaders come back 10 s after an imbalance instead of after five minutes.
