@@ -119,22 +119,6 @@ async def test_too_few_brokers_for_the_replicas_raise(brokers: str, monkeypatch:
         await ensure_topics(brokers, PARTITIONS, 2, deadline_s=5)
 
 
-async def test_a_cluster_that_briefly_names_no_broker_is_asked_again(
-    brokers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same happens when all brokers of a stopped cluster restart at once."""
-    looks: list[list[int]] = []
-    named = vars(Cluster)["brokers"]
-
-    def look(cluster: Cluster) -> list[int]:
-        looks.append(named.__get__(cluster) if looks else [])
-        return looks[-1]
-
-    monkeypatch.setattr(Cluster, "brokers", property(look))
-    assert int(await broker_config(brokers, "transaction.max.timeout.ms")) > 0
-    assert [bool(found) for found in looks[:2]] == [False, True]
-
-
 async def test_a_brokers_setting_can_be_read(brokers: str) -> None:
     assert int(await broker_config(brokers, "transaction.max.timeout.ms")) > 0
     with pytest.raises(LookupError, match=r"no\.such\.setting"):
