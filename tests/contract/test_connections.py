@@ -1,4 +1,4 @@
-"""A silent broker: connections to others are opened all the same, and nothing waits for it twice."""
+"""Brokers that are silent or starting: others are connected all the same, and none is waited for twice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -82,7 +82,7 @@ async def test_the_first_connection_is_given_up_earlier(brokers: str, monkeypatc
 async def test_a_broker_that_names_none_is_asked_again(
     brokers: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that is starting may answer before the controllers count it as one that lives."""
+    """A broker that is starting may answer before the controllers count it as alive."""
     unnamed = 0
 
     def naming_none(api: str, version: int, frame: bytes, listeners: Mapping[Address, Address]) -> bytes:

@@ -15,6 +15,18 @@ from shared.events.catalogue import REPLICATION_FACTOR, min_insync_replicas
 
 SESSION_TIMEOUT_MS = 3_000
 
+_FOR_A_SMALL_MACHINE = """\
+# Three brokers share this machine's cores: fewer threads each (defaults 3, 8 and 2 per data directory).
+num.network.threads=2
+num.io.threads=4
+num.recovery.threads.per.data.dir=1
+background.threads=4
+# Segment files take 10 MB of index each, preallocated, by default: six partitions times some twenty topics add up.
+log.index.size.max.bytes=2097152
+# The cleaner's deduplication buffer is 128 MB by default, a quarter of this heap.
+log.cleaner.dedupe.buffer.size=16777216
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
@@ -95,16 +107,7 @@ replica.fetch.backoff.ms=200
 # Preferred leaders come back 10 s after an imbalance instead of after five minutes.
 leader.imbalance.check.interval.seconds=10
 
-# Three brokers share this machine's cores: fewer threads each (defaults 3, 8 and 2 per data directory).
-num.network.threads=2
-num.io.threads=4
-num.recovery.threads.per.data.dir=1
-background.threads=4
-# Segment files take 10 MB of index each, preallocated, by default: six partitions times some twenty topics add up.
-log.index.size.max.bytes=2097152
-# The cleaner's deduplication buffer is 128 MB by default, a quarter of this heap.
-log.cleaner.dedupe.buffer.size=16777216
-{"" if authority is None else _security(node_id, nodes, authority)}"""
+{_FOR_A_SMALL_MACHINE}{"" if authority is None else _security(node_id, nodes, authority)}"""
 
 
 def _security(node_id: int, nodes: Sequence[BrokerAddress], authority: Authority) -> str:
