@@ -28,6 +28,11 @@ FOUND_BY: Final = {
     "no-member": "B4",
     "read-uncommitted": "B11",
     "returned-epoch-ignored": "B1",
+    "begun-before-restored": "B17",
+    "no-dedup": "B16",
+    "no-rewind": "B19",
+    "no-rollback": "E6",
+    "torn-left": "E12",
 }
 """The drill that finds each mutant."""
 _SITE: Final = Path(__file__).with_name("mutated")

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple, cast
 from unittest import mock
 
-import services.ingest.__main__ as ingest
 from services.ingest.service import IngestHandler
 from shared.eos.audit import Outcome
 from shared.eos.progress import committed_offset
@@ -164,6 +163,13 @@ async def _returned_epoch_ignored(self: Any, node_id: int, *, commit: bool) -> N
     self.producer_id, self.epoch = before
 
 
+_handler = IngestHandler.__init__
+
+
+def _with_one_identity(self: IngestHandler, partition: int, _: int, *, partitions: int) -> None:
+    _handler(self, partition, 1, partitions=partitions)
+
+
 MUTANTS: Final[Mapping[str, Mutant]] = {
     "offsets-not-awaited": Mutant(
         "commits before the offsets were acknowledged", ((TransactionalProducer, "send_offsets", _offsets_not_awaited),)
@@ -217,7 +223,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     ),
     "no-dedup": Mutant(
         "ingest remembers one identity",
-        ((ingest, "IngestHandler", lambda number, _, partitions: IngestHandler(number, 1, partitions=partitions)),),
+        ((IngestHandler, "__init__", _with_one_identity),),
     ),
     "read-uncommitted": Mutant("reads what is not committed", ((fetcher, "fetch_request", _uncommitted),)),
     "open-parts-left": Mutant(

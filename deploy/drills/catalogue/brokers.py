@@ -194,13 +194,25 @@ def _in_sync_max(stage: Stage, topic: str) -> int:
 
 
 async def _init_error(stage: Stage) -> str:
-    """Return a coordinator's answer to InitProducerId of a new transactional.id: an error by Kafka's name."""
+    """Return the coordinator's answer to InitProducerId of a new transactional.id: an error by Kafka's name.
+
+    A broker that has just been elected refuses every request until it has read its log, and one that answers
+    FindCoordinator may name the former coordinator for a while.
+    """
     name = f"{stage.name}-new"
-    coordinator = node_id(await stage.target.transaction_coordinator(name))
     values = {"TransactionalId": name, "TransactionTimeoutMs": 60_000, "ProducerId": -1, "ProducerEpoch": -1}
+    error = ""
     async with Brokers(stage.access) as brokers:
         await brokers.view([])
-        return error_of((await brokers.ask(coordinator, Request("InitProducerId", 4, values)))["ErrorCode"])
+
+        async def is_answered() -> bool:
+            nonlocal error
+            coordinator = node_id(await stage.target.transaction_coordinator(name))
+            error = error_of((await brokers.ask(coordinator, Request("InitProducerId", 4, values)))["ErrorCode"])
+            return error not in {"CoordinatorLoadInProgressError", "NotCoordinatorError"}
+
+        await eventually(is_answered, f"the coordinator of {name} has read its log")
+    return error
 
 
 TORN_PAYMENTS: Final = 60
