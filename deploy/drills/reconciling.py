@@ -56,7 +56,8 @@ async def reconcile(stage: Stage, lake: Path, brokers: str, *words: str) -> Reco
         lake.with_suffix(".log"),
         cwd=PROJECT_ROOT,
     )
-    stage.step(" ".join(("once reconcile", *words)))
+    # Without folders: they are the drill's own, and gone when its report is read
+    stage.step(" ".join(("once reconcile", *(Path(word).name for word in words))))
     noted = len(_notes(process))  # of an earlier run on this lake
     process.start()
     try:
