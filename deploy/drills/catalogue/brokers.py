@@ -196,8 +196,8 @@ def _in_sync_max(stage: Stage, topic: str) -> int:
 async def _init_error(stage: Stage) -> str:
     """Return the coordinator's answer to InitProducerId of a new transactional.id: an error by Kafka's name.
 
-    A broker that has just been elected refuses every request until it has read its log, and one that answers
-    FindCoordinator may name the former coordinator for a while.
+    A newly elected coordinator refuses every request until it has read its log. Brokers may still name the former
+    coordinator shortly after the election.
     """
     name = f"{stage.name}-new"
     values = {"TransactionalId": name, "TransactionTimeoutMs": 60_000, "ProducerId": -1, "ProducerEpoch": -1}
