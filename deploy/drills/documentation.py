@@ -232,8 +232,9 @@ _RECOVERY: Final = """\
 ## Recovery
 
 `once drill recovery` measures the seconds from a kill to the next commit of records made after it. A bound follows
-from the settings, and from what is allowed for work on idle cores. On busy ones the allowance grows with the time
-between two commits without a fault, so the bound of a run is larger."""
+from the settings, and from what is allowed on idle cores. On busy ones the allowance for work grows with the time
+between two commits without a fault, and the one for a start with the time that a short computation takes just before
+the kill. So the bound of a run is larger."""
 
 _MUTANTS: Final = """\
 ## The runtime broken on purpose
