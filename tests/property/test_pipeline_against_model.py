@@ -25,6 +25,7 @@ from tests.generate import CURRENCIES, FEES, RATES, expected, generate
 from tests.memory import End, Pipeline
 from tests.model import LARGEST_MINOR, Books, Client, Intake, Line, client_of
 from tests.partitions import PARTITIONS
+from tests.tiers import mostly_full
 
 CLIENTS = ["anna", "berta", "carla", "dora"]
 LIMITS_MINOR = [0, 500, 5000]
@@ -231,7 +232,7 @@ class Checked:
         assert Counter(actual) == Counter(expected)
 
 
-@pytest.mark.parametrize("partitions", [1, 3, PARTITIONS, 12])
+@pytest.mark.parametrize("partitions", mostly_full([1, 3, PARTITIONS, 12], [1, PARTITIONS, 12]))
 @given(st.data(), st.integers(0, 2**32), st.floats(0, 1))
 def test_the_pipeline_agrees_with_the_model(partitions: int, data: st.DataObject, seed: int, patience: float) -> None:
     chance = random.Random(seed)
