@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 WIDTH: Final = 900
 HEIGHT: Final = 190
 LEFT, RIGHT, TOP, BOTTOM = 78, 30, 18, 26
-COLOURS: Final = 6
-"""How many the style sheet has; further lines begin again, dashed."""
 _LINES: Final = 4
 _TIMES: Final = 10
 """Most labels of the vertical and of the horizontal axis."""

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from deploy.drills.clients.record_batches import with_checksum
 from deploy.load import pkdd99
 from deploy.load.files import LINE_BYTES_MAX, LoadError, detect, lines_of, survey
 from services.balances.api.parameters import EntriesQuery, RefusedError, decode_cursor
@@ -40,6 +39,7 @@ from shared.kafka.txntrace.frames import (
     response_fields,
 )
 from shared.kafka.txntrace.wire import Tap
+from tests.batches import with_checksum
 from tests.fuzz import seeds
 from tests.partitions import PARTITIONS
 from tests.property.test_protocol import NAMES

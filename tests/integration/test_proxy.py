@@ -4,12 +4,13 @@ import asyncio
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 
 import pytest
 import pytest_asyncio
 import trustme
 
-from deploy.drills.clients.stock import REQUEST_TIMEOUT_S, stock_consumer, stock_producer, stock_read
+from deploy.drills.clients.stock import REQUEST_TIMEOUT_S, stock_consumer, stock_producer, stock_records
 from deploy.drills.proxy.frames import read_frame, write_frame
 from deploy.drills.proxy.injection import NotInjectedError
 from deploy.drills.proxy.proxy import Proxy, ProxyError
@@ -59,7 +60,9 @@ class Written:
     async def values(self) -> list[bytes]:
         """Read them past the proxy."""
         count = await self.end()
-        return await stock_read(self._kafka.bootstrap_servers, TOPIC, PARTITION, self._offset, count) if count else []
+        records = stock_records(self._kafka.bootstrap_servers, TOPIC, PARTITION, self._offset)
+        async with aclosing(records), asyncio.timeout(30):
+            return [(await anext(records)).value for _ in range(count)]
 
 
 @pytest_asyncio.fixture

@@ -10,11 +10,11 @@ import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
-from deploy.drills.clients.record_batches import end_marker
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, STATE_TOPIC, partition_of
 from shared.kafka.client.batches import Batch, Marker
 from shared.kafka.protocol.codec import Values
 from shared.kafka.runtime.scope import now_ms
+from tests.batches import end_marker
 from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Partition, Target

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from deploy.drills.clients.record_batches import end_marker
 from shared.kafka.client.batches import Marker
 from shared.kafka.protocol.codec import Values
 from shared.kafka.runtime.scope import now_ms
+from tests.batches import end_marker
 from tests.simulation import errors
 from tests.simulation.broker import Broker, Handler, by_topic
 from tests.simulation.cluster import Target

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from deploy.drills.clients.record_batches import at_offset, coordinator_epoch_of
 from shared.kafka.client.batches import Batch, Marker
+from tests.batches import at_offset, coordinator_epoch_of
 from tests.simulation.errors import (
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,

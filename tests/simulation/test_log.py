@@ -5,8 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from deploy.drills.clients.record_batches import TRANSACTIONAL, end_marker, record_batch
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from shared.kafka.client.batches import Batch, Marker
+from tests.batches import end_marker
 from tests.simulation.errors import (
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,

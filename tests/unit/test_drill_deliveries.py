@@ -1,8 +1,9 @@
 """The checks of deliveries find what is planted, and nothing in what is right."""
 
-from deploy.drills.clients.record_batches import TRANSACTIONAL, at_offset, end_marker, record_batch
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from deploy.drills.deliveries import aborted_reads, duplicates, losses, reorderings
 from shared.kafka.client.batches import Batch, Marker
+from tests.batches import at_offset, end_marker
 
 TARGET = ("topic", 0)
 SENT = [b"0", b"1", b"2", b"3"]

@@ -15,13 +15,14 @@ from deploy.drills.catalogue.idempotence import expect_refusal, headers
 from deploy.drills.catalogue.pipeline import _grown
 from deploy.drills.catalogue.reconciliation import _expect_agreement, _expect_clean
 from deploy.drills.clients.raw import Answer
-from deploy.drills.clients.record_batches import at_offset, record_batch
+from deploy.drills.clients.record_batches import record_batch
 from deploy.drills.clients.tools import Ended
 from deploy.drills.documentation import DIRECTORY
 from deploy.drills.drill import Anomaly, Journal, Result, Verdict, judged
 from deploy.drills.index import find
 from deploy.drills.reconciling import Reconciled
 from deploy.drills.stage import Stage
+from tests.batches import at_offset
 from tests.harness import ROOT
 from tests.partitions import PARTITIONS
 from tests.unit.planted_drills import BY_ROW, act, bare, verdict

@@ -6,13 +6,14 @@ from itertools import islice
 import msgspec
 
 from deploy.checkers.verdict import Violation
-from deploy.drills.clients.record_batches import TRANSACTIONAL, end_marker, record_batch
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from deploy.drills.drill import Anomaly
 from deploy.drills.judge import anomalies_of, is_commit
 from deploy.drills.recovery import IDLE_COMMIT_S, Row, allowed_s, slowdown
 from deploy.drills.workload import payments
 from shared.events.validation import InvalidPaymentError, decode_payment
 from shared.kafka.client.batches import Marker
+from tests.batches import end_marker
 
 PARTITIONS = 6
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from deploy.drills.clients.record_batches import TRANSACTIONAL, at_offset, end_marker, record_batch
+from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from shared.kafka.client.batches import Batch, CorruptBatchError, Marker
 from shared.kafka.client.buffer import FULL_BYTES, PartitionBuffer
 from shared.kafka.client.fetch import Fetched
+from tests.batches import at_offset, end_marker
 
 TARGET = ("payments.raw", 3)
 ONE, OTHER = 71, 72

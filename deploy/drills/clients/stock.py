@@ -3,7 +3,7 @@
 The project's own clients differ from it in what they send again, and when.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,22 +35,7 @@ async def stock_consumer(bootstrap_servers: str, *topics: str, **options: Any) -
         await consumer.stop()
 
 
-async def stock_read(bootstrap_servers: str, topic: str, partition: int, offset: int, count: int) -> list[bytes]:
-    """Read so many committed values from an offset; fewer if they do not come."""
-    target = TopicPartition(topic, partition)
-    async with stock_consumer(bootstrap_servers, isolation_level="read_committed") as consumer:
-        consumer.assign([target])
-        consumer.seek(target, offset)
-        found: list[bytes] = []
-        while len(found) < count:
-            polled = await consumer.getmany(target, timeout_ms=5000)
-            if not polled:
-                break
-            found += [record.value for record in polled[target]]
-        return found
-
-
-async def stock_records(bootstrap_servers: str, topic: str, partition: int, offset: int) -> AsyncIterator[Any]:
+async def stock_records(bootstrap_servers: str, topic: str, partition: int, offset: int) -> AsyncGenerator[Any, None]:
     """Yield the committed records of a partition from an offset on, without end."""
     target = TopicPartition(topic, partition)
     async with stock_consumer(bootstrap_servers, isolation_level="read_committed") as consumer:
