@@ -12,6 +12,8 @@ FIRST ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 # Three at a time on two cores: many tests wait most of the time. Four take longer. Each process has a broker of its own
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
+# The network is short in one, the processor in the other
+CHECKED = $(MAKE) --jobs 2 --no-print-directory check $(VENV)/.installed-for-tests
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/mirror/jgo.lock.toml deploy/spark/jgo.lock.toml
 
 .PHONY: help setup demo unit test test-all check drills drills-transactions bench bench-peers docs compose-verify simulate mutants fuzz lock sbom audit pin clean
@@ -44,10 +46,12 @@ $(VENV)/.installed-for-tests: $(STAMP)
 	@$(PYTHON) -m deploy.local.prerequisites --install --tests
 	@touch $@
 
-test: setup check $(VENV)/.installed-for-tests ## What check does; every layer, and a fault of each kind
+test: setup ## What check does; every layer, and a fault of each kind
+	@$(CHECKED)
 	@$(PYTEST) -m "not full"
 
-test-all: setup check $(VENV)/.installed-for-tests ## The same, every row of every matrix, and more generated examples
+test-all: setup ## The same, every row of every matrix, and more generated examples
+	@$(CHECKED)
 	@$(PYTEST) --hypothesis-profile thorough
 
 unit: setup ## No broker, no browser: for the inner loop
