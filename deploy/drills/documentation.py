@@ -17,7 +17,7 @@ import msgspec
 from deploy import PROJECT_ROOT
 from deploy.drills.drill import COMPOSE, FAMILIES, LOCAL, SECURE, Drill, Verdict
 from deploy.drills.index import ALERTS, DRILLS
-from deploy.drills.recovery import bounds
+from deploy.drills.recovery import Row, bounds
 
 DIRECTORY: Final = PROJECT_ROOT / "docs" / "drills"
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
@@ -57,20 +57,10 @@ class Run(msgspec.Struct, frozen=True):
     results: list[Shown] = []
 
 
-class Kills(msgspec.Struct, frozen=True):
-    """A row of `once drill recovery --json`; times in seconds."""
-
-    killed: str
-    kills: int
-    median_s: float
-    worst_s: float
-    bound_s: float
-
-
 class Recovery(msgspec.Struct, frozen=True):
     """The output of `once drill recovery --json`."""
 
-    recovery: list[Kills] = []
+    recovery: list[Row] = []
 
 
 class Mutants(msgspec.Struct, frozen=True):
@@ -151,15 +141,21 @@ def _cells(one: Drill, results: Mapping[tuple[str, str], Shown]) -> tuple[str, .
     return one.row, f"`{one.name}`", one.claim, control, ", ".join(one.targets), shown
 
 
-def _recovery(table: Table, measured: Mapping[str, Kills]) -> str:
-    heads = ("killed", "bound, s", "because of", "kills", "median, s", "worst, s", "bound of the run, s")
+def _recovery(table: Table, measured: Mapping[str, Row]) -> str:
+    heads = ("killed", "bound, s", "because of", "kills", "median, s", "worst, s", "smallest bound, s", "late")
     rows = []
     for bound in bounds():
         kills = measured.get(bound.killed)
         figures = (
-            [_NOT_RUN, "", "", ""]
+            [_NOT_RUN, *[""] * 4]
             if kills is None
-            else [str(kills.kills), f"{kills.median_s:.2f}", f"{kills.worst_s:.2f}", f"{kills.bound_s:.1f}"]
+            else [
+                str(kills.kills),
+                f"{kills.median_s:.2f}",
+                f"{kills.worst_s:.2f}",
+                f"{kills.bound_s:.1f}",
+                str(kills.late),
+            ]
         )
         rows.append([bound.killed, f"{bound.seconds:g}", bound.because, *figures])
     return table(heads, rows)
@@ -234,7 +230,7 @@ _RECOVERY: Final = """\
 `once drill recovery` measures the seconds from a kill to the next commit of records made after it. A bound follows
 from the settings, and from what is allowed on idle cores. On busy ones the allowance for work grows with the time
 between two commits without a fault, and the one for a start with the time that a short computation takes just before
-the kill. So the bound of a run is larger."""
+the kill. So each kill has a bound of its own: shown are the smallest, and how many kills took longer than theirs."""
 
 _MUTANTS: Final = """\
 ## The runtime broken on purpose

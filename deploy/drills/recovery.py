@@ -9,7 +9,7 @@ the other one takes its partitions over when its session has ended.
 import asyncio
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
@@ -62,7 +62,8 @@ class Row(msgspec.Struct, frozen=True):
     """Seconds from a kill to the next commit.
 
     Attributes:
-        bound_s: the largest of those that the settings implied, by the work at each kill.
+        bound_s: the smallest of those that the settings implied, by the work at each kill.
+        late: kills whose own bound was exceeded.
     """
 
     killed: str
@@ -70,11 +71,25 @@ class Row(msgspec.Struct, frozen=True):
     median_s: float
     worst_s: float
     bound_s: float
+    late: int
 
     @property
     def is_within(self) -> bool:
         """Whether every kill was survived within its bound."""
-        return self.worst_s <= self.bound_s
+        return not self.late
+
+
+def row_of(killed: str, found: Sequence[tuple[float, float]]) -> Row:
+    """Return the row of some kills: of each the seconds to the next commit, and its bound. Pure."""
+    seconds, limits = zip(*found, strict=True)
+    return Row(
+        killed,
+        len(found),
+        round(median(seconds), 2),
+        round(max(seconds), 2),
+        round(min(limits), 1),
+        sum(one_s > bound_s for one_s, bound_s in found),
+    )
 
 
 class Bound(NamedTuple):
@@ -283,8 +298,8 @@ class _Recovery:
     def _add(self, killed: str, found: list[tuple[float, float]]) -> None:
         if not found:
             return
-        seconds = [one for one, _ in found]
-        bound_s = max(bound for _, bound in found)
-        row = Row(killed, len(found), round(median(seconds), 2), round(max(seconds), 2), round(bound_s, 1))
+        row = row_of(killed, found)
         self.rows.append(row)
-        self._stage.step(f"{killed}: median {row.median_s} s, worst {row.worst_s} s, bound {row.bound_s} s")
+        self._stage.step(
+            f"{killed}: median {row.median_s} s, worst {row.worst_s} s, smallest bound {row.bound_s} s, {row.late} late"
+        )

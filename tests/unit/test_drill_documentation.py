@@ -7,7 +7,6 @@ import msgspec
 from deploy.documents import drills
 from deploy.drills.documentation import (
     Anomalies,
-    Kills,
     Mutants,
     Recovery,
     Run,
@@ -19,7 +18,7 @@ from deploy.drills.documentation import (
     page,
 )
 from deploy.drills.index import DRILLS
-from deploy.drills.recovery import START_S, WORK_S, bounds
+from deploy.drills.recovery import START_S, WORK_S, Row, bounds
 from tests.drills.mutants import FOUND_BY
 from tests.harness import ROOT
 
@@ -53,9 +52,9 @@ def test_without_a_run_the_page_says_so() -> None:
 
 
 def test_recovery_is_shown_next_to_the_bound_that_the_settings_imply() -> None:
-    text = page(plain, Run(), Recovery([Kills("ingest", 20, 2.5, 4.25, 9.0)]), Mutants())
+    text = page(plain, Run(), Recovery([Row("ingest", 20, 2.5, 4.25, 9.0, 0)]), Mutants())
     assert f"['ingest', '{START_S + WORK_S:g}', " in text
-    assert "'20', '2.50', '4.25', '9.0']" in text
+    assert "'20', '2.50', '4.25', '9.0', '0']" in text
 
 
 def test_each_mutant_is_a_line() -> None:

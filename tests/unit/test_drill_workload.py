@@ -9,7 +9,7 @@ from deploy.checkers.verdict import Violation
 from deploy.drills.clients.record_batches import TRANSACTIONAL, record_batch
 from deploy.drills.drill import Anomaly
 from deploy.drills.judge import anomalies_of, is_commit
-from deploy.drills.recovery import IDLE_COMMIT_S, Row, allowed_s, slowdown
+from deploy.drills.recovery import IDLE_COMMIT_S, Row, allowed_s, row_of, slowdown
 from deploy.drills.workload import payments
 from shared.events.validation import InvalidPaymentError, decode_payment
 from shared.kafka.client.batches import Marker
@@ -75,5 +75,9 @@ async def test_a_computation_takes_as_long_as_on_idle_cores_or_longer() -> None:
 def test_what_is_allowed_grows_with_the_usual_time_between_commits() -> None:
     assert allowed_s(3.0, IDLE_COMMIT_S / 2) == 3.0
     assert allowed_s(3.0, 2 * IDLE_COMMIT_S) == 6.0
-    assert Row("ledger", 2, 1.0, 5.0, 5.0).is_within
-    assert not Row("ledger", 2, 1.0, 5.1, 5.0).is_within
+
+
+def test_each_kill_has_a_bound_of_its_own() -> None:
+    assert row_of("ledger", [(1.0, 5.0), (6.0, 6.0)]) == Row("ledger", 2, 3.5, 6.0, 5.0, 0)
+    assert row_of("ledger", [(1.0, 5.0), (6.0, 6.0)]).is_within
+    assert not row_of("ledger", [(1.0, 9.0), (6.0, 5.9)]).is_within
