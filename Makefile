@@ -12,7 +12,7 @@ FIRST ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 # Three at a time on two cores: many tests wait most of the time. Four take longer. Each process has a broker of its own
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
-# The network is short in one, the processor in the other
+# The installation waits for the network while the checks use the processor
 CHECKED = $(MAKE) --jobs 2 --no-print-directory check $(VENV)/.installed-for-tests
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/mirror/jgo.lock.toml deploy/spark/jgo.lock.toml
 

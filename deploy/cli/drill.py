@@ -150,8 +150,9 @@ def _run_and_report(chosen: list[Drill], directory: Path, seed: int, on: str, ke
 def recovery(service_kills: int, broker_kills: int, seed: int) -> None:
     """Measure the seconds from a kill to the next commit, on a stack of its own.
 
-    Each row has the median and the worst of its kills, and the bound that the settings imply. The bound grows with the
-    time between commits without a fault, and with how long a computation takes, so that it holds on busy cores too.
+    Each row has the median and the worst of its kills, the smallest of the bounds that the settings imply, and how many
+    kills exceeded their own. A bound grows with the time between commits without a fault, so that it holds on busy
+    cores too.
 
     Exit codes: 0 every kill was survived within its bound, 1 one was not, 2 wrong usage.
     """

@@ -228,9 +228,9 @@ _RECOVERY: Final = """\
 ## Recovery
 
 `once drill recovery` measures the seconds from a kill to the next commit of records made after it. A bound follows
-from the settings, and from what is allowed on idle cores. On busy ones the allowance for work grows with the time
-between two commits without a fault, and the one for a start with the time that a short computation takes just before
-the kill. So each kill has a bound of its own: shown are the smallest, and how many kills took longer than theirs."""
+from the settings, and from what is allowed for work on idle cores. On busy ones the allowance grows with the time
+between two commits without a fault. So each kill has a bound of its own. The table has the smallest one, and how many
+kills took longer than theirs."""
 
 _MUTANTS: Final = """\
 ## The runtime broken on purpose

@@ -6,8 +6,6 @@ supervisor does. A killed broker stays away until commits go on. Then an instanc
 the other one takes its partitions over when its session has ended.
 """
 
-import asyncio
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -34,19 +32,12 @@ from shared.events.catalogue import (
 from shared.kafka.admin.groups import Groups
 from shared.kafka.client.brokers import Brokers
 
-START_S: Final = 3.0
-"""Allowed for a process to start, join its group and restore its state, on idle cores: nearly all of it is imports."""
+START_S: Final = 5.0
+"""Allowed for a process to start, join its group and restore its state, on idle cores."""
 WORK_S: Final = 3.0
 """Allowed for loading a coordinator's log, the clients' backoff and the work that has waited, on idle cores."""
 IDLE_COMMIT_S: Final = 0.3
-"""To the next commit without a fault, on idle cores; what is allowed for work grows with it on busy ones."""
-_COMPUTATION: Final = """
-from time import perf_counter, process_time
-begun_s, computed_s = perf_counter(), process_time()
-while process_time() - computed_s < 0.3:
-    pass
-print((perf_counter() - begun_s) / 0.3)
-"""
+"""To the next commit without a fault, on idle cores; what is allowed grows with it on busy ones."""
 QUORUM_S: Final = 3.0
 """controller.quorum.fetch.timeout.ms, 2 s, and a backoff of at most controller.quorum.election.backoff.max.ms, 1 s."""
 GROUP_SESSIONS_MS: Final = (6_000, 3_000)
@@ -130,19 +121,6 @@ def allowed_s(idle_s: float, usual_s: float) -> float:
     return idle_s * max(1.0, usual_s / IDLE_COMMIT_S)
 
 
-async def slowdown() -> float:
-    """Return how many times longer than on an idle core a process computes now, at least 1.
-
-    The time to the next commit does not show it: a scheduler lets a process that was asleep go first, so brokers and
-    services answer soon, and a process that imports its modules gets what they leave.
-    """
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-c", _COMPUTATION, stdout=asyncio.subprocess.PIPE
-    )
-    printed, _ = await child.communicate()
-    return max(1.0, float(printed))
-
-
 async def failover_bound_s(stage: Stage, broker: str, usual_s: float) -> float:
     """Return the seconds within which commits must resume when a broker dies, by the brokers' settings.
 
@@ -222,7 +200,7 @@ class _Recovery:
         found = []
         for _ in range(kills):
             usual_s = await self._usual_s(topic)
-            bound_s = START_S * await slowdown() + allowed_s(WORK_S, usual_s)
+            bound_s = allowed_s(START_S + WORK_S, usual_s)
             since = await mark(self._stage, [topic])
             killed_ms = now_ms()
             self._stage.target.take_away(name)

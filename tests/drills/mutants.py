@@ -95,7 +95,7 @@ def hunt(mutant: str, drill: str, says: str) -> Found:
 
 @click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--only", type=click.Choice(list(FOUND_BY)), help="One mutant.")
-@click.option("--drill", help="Run this drill instead of the one that is named; any of its failures then counts.")
+@click.option("--drill", help="Run this drill for every mutant; any of its failures then counts.")
 @json_option()
 def main(only: str | None, drill: str | None) -> None:
     """Hunt the mutants."""
