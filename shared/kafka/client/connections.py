@@ -21,6 +21,8 @@ FIRST_S: Final = 1.0
 """The same at first, for a client that is opened: any broker will do."""
 SILENT_S: Final = 0.1
 """Seconds to wait for a broker that could not be reached the last time."""
+UNKNOWING_PAUSE_S: Final = 0.1
+"""Seconds until a broker that named none is asked again."""
 _silent: Final = set[tuple[str, int]]()
 """Host and port of each broker that no client of this process could reach the last time."""
 
@@ -53,22 +55,34 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
     async def bootstrap(self) -> None:
         """Get the metadata from the first broker that knows any, each within FIRST_S, and then within CONNECTION_S.
 
-        They are asked in random order, but silent ones last.
+        They are asked in random order, but silent ones last. Those that answer and name no broker are asked again until
+        CONNECTION_S has passed: the controllers count no broker as alive that is starting, or that was paused.
 
         Raises:
             KafkaConnectionError: none does.
         """
         request_timeout_ms = self._request_timeout_ms
         hosts = sorted(collect_hosts(self._bootstrap_servers), key=lambda host: host[:2] in _silent)
+        now = asyncio.get_running_loop().time
+        deadline = now() + CONNECTION_S
         try:
             for within_s in (FIRST_S, CONNECTION_S):
                 self._request_timeout_ms = min(request_timeout_ms, int(within_s * 1000))
-                for host in hosts:
-                    if await self._has_metadata_of(host):
-                        return
+                if await self._has_metadata_of_any(hosts):
+                    return
+            while now() < deadline and (answering := [host for host in hosts if host[:2] not in _silent]):
+                await asyncio.sleep(UNKNOWING_PAUSE_S)
+                if await self._has_metadata_of_any(answering):
+                    return
         finally:
             self._request_timeout_ms = request_timeout_ms
         raise KafkaConnectionError(f"none of {hosts} answers and names a broker")
+
+    async def _has_metadata_of_any(self, hosts: list[tuple[str, int, Any]]) -> bool:
+        for host in hosts:
+            if await self._has_metadata_of(host):
+                return True
+        return False
 
     async def _has_metadata_of(self, host: tuple[str, int, Any]) -> bool:
         self.hosts = [host]
@@ -81,7 +95,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         unknowing = self._conns.pop(("bootstrap", ConnectionGroup.DEFAULT), None)
         if unknowing is None:
             return True
-        # A broker that is starting names none. The library would rely on this connection until one does
+        # The broker names none. The library would rely on this connection until one does
         unknowing.close()
         return False
 
