@@ -8,7 +8,16 @@ import pytest
 
 from deploy.security import certificates
 from deploy.security.certificates import Authority, open_authority
-from shared.kafka.client.access import Access, Tls, access, access_by, client_options, connection_options, tls_of
+from shared.kafka.client.access import (
+    CONNECTION_IDLE_MS,
+    Access,
+    Tls,
+    access,
+    access_by,
+    client_options,
+    connection_options,
+    tls_of,
+)
 from shared.settings import MonitorSettings, SettingsError, load, tls_files
 
 BROKERS = "127.0.0.1:9092,127.0.0.1:9093"
@@ -27,7 +36,8 @@ def tls(authority: Authority) -> Tls:
 
 def test_brokers_alone_are_a_cluster_without_tls() -> None:
     assert access_by(BROKERS) == Access(BROKERS) == access(load(MonitorSettings, {"ONCE_BOOTSTRAP_SERVERS": BROKERS}))
-    assert client_options(BROKERS) == client_options(Access(BROKERS)) == {"bootstrap_servers": BROKERS}
+    alone = {"bootstrap_servers": BROKERS, "connections_max_idle_ms": CONNECTION_IDLE_MS}
+    assert client_options(BROKERS) == client_options(Access(BROKERS)) == alone
     assert connection_options(BROKERS) == {}
     assert str(Access(BROKERS, Tls("a", "b"))) == BROKERS
 
