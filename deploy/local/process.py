@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+NICE_STEP = 1.25
+"""The ratio of the weights of two processes whose nice values differ by 1; see sched(7)."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -28,6 +30,25 @@ def die_with(parent_pid: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # the parent died before prctl: no signal will come
         os._exit(1)
+
+
+def give_way(pid: int, nice: int) -> None:
+    """Set the nice value of a process that has just started and leads a session, and of the session.
+
+    Kernels that schedule by session (autogroup) compare processes by their nice values within a session only.
+    """
+    with contextlib.suppress(ProcessLookupError):  # it ended just now
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+    session = Path(f"/proc/{pid}/autogroup")
+    while session.exists():
+        try:
+            session.write_text(str(nice))
+        except BlockingIOError:  # one change in a tenth of a second is allowed
+            time.sleep(0.05)
+        except (FileNotFoundError, ProcessLookupError):  # it ended just now
+            return
+        else:
+            return
 
 
 class ProcessNotRunningError(RuntimeError):
@@ -60,16 +81,26 @@ class ManagedProcess:
         log_path: the file that stdout and stderr are appended to; its directory is made. At a start it is put aside
             as `.log.1` when it has grown beyond LOG_BYTES_MAX.
         cwd: the working directory of the child; this process's own when None.
+        nice: how far the child gives way to other processes where the cores are busy, 0 to 19: each step takes a fifth
+            of its weight; see sched(7).
     """
 
     def __init__(
-        self, name: str, argv: Sequence[str], env: Mapping[str, str], log_path: Path, cwd: Path | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        log_path: Path,
+        cwd: Path | None = None,
+        *,
+        nice: int = 0,
     ) -> None:
         self.name = name
         self.argv = list(argv)
         self.env = dict(env)
         self.log_path = log_path
         self.cwd = cwd
+        self.nice = nice
         self.started_s = 0.0  # time.monotonic() of the last start
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -96,6 +127,8 @@ class ManagedProcess:
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES_MAX:
             self.log_path.replace(self.log_path.with_suffix(".log.1"))
         self._popen = _SPAWNER.submit(self._spawn).result()
+        if self.nice:
+            give_way(self._popen.pid, self.nice)
         self.started_s = time.monotonic()
         return self._popen.pid
 

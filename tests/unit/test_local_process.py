@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.ports import free_ports
-from deploy.local.process import LOG_BYTES_MAX, ManagedProcess, ProcessDeadlineError, ProcessNotRunningError
+from deploy.local.process import LOG_BYTES_MAX, ManagedProcess, ProcessDeadlineError, ProcessNotRunningError, give_way
 from deploy.local.supervisor import state
 from deploy.local.supervisor.component import Component, http_ready
 
@@ -38,9 +38,10 @@ class Spawner:
         self._directory = directory
         self.made: list[ManagedProcess] = []
 
-    def __call__(self, code: str, **env: str) -> ManagedProcess:
+    def __call__(self, code: str, *, nice: int = 0, **env: str) -> ManagedProcess:
         name = f"child-{len(self.made)}"
-        process = ManagedProcess(name, [sys.executable, "-c", code], env, self._directory / "logs" / f"{name}.log")
+        log = self._directory / "logs" / f"{name}.log"
+        process = ManagedProcess(name, [sys.executable, "-c", code], env, log, nice=nice)
         self.made.append(process)
         return process
 
@@ -65,6 +66,27 @@ def test_a_second_start_has_no_effect(spawner: Spawner) -> None:
     process = spawner(SLEEP)
     assert (process.returncode, process.pid) == (None, None)
     assert process.start() == process.start()
+
+
+def test_a_process_gives_way_with_all_of_its_session(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, refused = Path.write_text, [True]
+
+    def write_text(path: Path, text: str) -> int:
+        if path.name == "autogroup" and refused:
+            refused.pop()
+            raise BlockingIOError
+        return written(path, text)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    pid = spawner(SLEEP, nice=5).start()
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+    session = Path(f"/proc/{pid}/autogroup")
+    assert not session.exists() or (session.read_text().split()[1:], refused) == (["nice", "5"], [])
+
+
+def test_a_process_that_has_ended_gives_way_to_all() -> None:
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE, check=True)
+    give_way(int(ended.stdout), 5)
 
 
 def test_terminate_lets_a_process_end_by_itself(spawner: Spawner) -> None:

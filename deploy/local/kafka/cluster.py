@@ -4,6 +4,7 @@ Invariant: ports and data stay the same over restarts of a broker. Readiness is 
 time.
 """
 
+import math
 import re
 import shutil
 import time
@@ -16,7 +17,7 @@ from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_p
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView, ask
 from deploy.local.ports import LOCAL_HOSTS, LOOPBACK, free_ports
 from deploy.local.prerequisites import require_java
-from deploy.local.process import ManagedProcess
+from deploy.local.process import NICE_STEP, ManagedProcess
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.files import kafka_uuid, make_once, replace
 from deploy.security.principals import CLIENTS, broker
@@ -98,7 +99,12 @@ class LocalKafka:
         self._node_ids = frozenset(range(brokers))
         self.metrics_ports = free_ports(brokers if metrics else 0)
         logs = self.log_directory
-        self.processes = [ManagedProcess(f"broker-{i}", [], {}, logs / f"broker-{i}.log") for i in range(brokers)]
+        # Elsewhere each has its own machine. On this one all weigh together as much as one process: else a service that
+        # starts has a fourth of a core while others keep the brokers busy
+        nice = round(math.log(brokers, NICE_STEP))
+        self.processes = [
+            ManagedProcess(f"broker-{i}", [], {}, logs / f"broker-{i}.log", nice=nice) for i in range(brokers)
+        ]
 
     @property
     def bootstrap_servers(self) -> str:
