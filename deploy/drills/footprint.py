@@ -25,11 +25,7 @@ class Sample(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How a figure of a process grew: what nine tenths of the samples of the last two thirds of a run do not exceed.
-
-    Not a median: while a broker is down there are fewer connections, and that takes longer in one third than in the
-    other.
-    """
+    """How a figure of a process grew: what nine tenths of the samples of the last two thirds of a run do not exceed."""
 
     process: str
     figure: str

@@ -5,9 +5,10 @@ role is killed, taken away for a while, or paused. The last quarter is quiet, an
 Meanwhile a history is recorded on registers of its own. In the end everything is healed, and these judge: the checker
 of histories, `once verify`, Spark's reconciliation and the view.
 
-Memory and open files are compared in quiet quarters. From the second third on services are paused but not killed, so
-that a leak has time to show. Services remember a bounded number of payments, and the bound is small, so that what they
-hold by design is full by then.
+Memory and open files are compared at the end of quiet quarters, when leaders and coordinators are where they were and
+the connections to others are closed: a leak is what stays. From the second third on services are paused but not killed,
+so that a leak has time to show. Services remember a bounded number of payments, and the bound is small, so that what
+they hold by design is full by then.
 """
 
 import asyncio
@@ -36,11 +37,14 @@ from deploy.drills.workload import flowing, subscribe_to_receipts
 from deploy.local.supervisor.topology import VIEW
 from shared.events.catalogue import LEDGER_POSTINGS, PAYMENTS_RAW
 from shared.kafka.admin.groups import PIPELINE as GROUPS
+from shared.kafka.client.access import CONNECTION_IDLE_MS
 from shared.kafka.client.reader import end_offsets
 
-CYCLE_S: Final = 120.0
+CYCLE_S: Final = 240.0
 QUIET: Final = 0.25
 """The share of a cycle without faults."""
+SETTLED_S: Final = CONNECTION_IDLE_MS / 1000 + 5.0
+"""From the last fault's healing until no connection is left that only the fault made necessary."""
 PAYMENTS_PER_S: Final = 50
 REGISTERS_PAUSE_S: Final = 0.3
 HELD_S: Final = (1.0, 12.0)
@@ -135,7 +139,7 @@ class _Soak:
 
     Attributes:
         registers: which record a history.
-        samples: of each service's memory and open files, in quiet quarters.
+        samples: of each service's memory and open files, at the end of quiet quarters.
     """
 
     def __init__(self, stage: Stage, seconds: float) -> None:
@@ -201,12 +205,15 @@ class _Soak:
             await asyncio.sleep(self._chance.uniform(*HELD_S))
 
     async def _quiet(self) -> None:
-        """Let the stack work, look at its footprint, and count what it books."""
+        """Let the stack work, count what it books, and look at its footprint once it has settled."""
         self._stage.step("a quiet quarter")
         until_s = self._passed_s + QUIET * self._cycle_s
         before = await self._booked()
+        await self._target.heal()
+        settled_s = self._passed_s + SETTLED_S
         while self._passed_s < until_s:
-            self.samples += self._footprints()
+            if self._passed_s >= settled_s:
+                self.samples += self._footprints()
             await asyncio.sleep(1.0)
         self._progress.append(await self._booked() - before)
 
