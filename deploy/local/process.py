@@ -39,13 +39,12 @@ def give_way(pid: int, nice: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError):  # it ended just now
         os.setpriority(os.PRIO_PROCESS, pid, nice)
-    session = Path(f"/proc/{pid}/autogroup")
-    while session.exists():
+    while True:
         try:
-            session.write_text(str(nice))
+            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
         except BlockingIOError:  # one change in a tenth of a second is allowed
             time.sleep(0.05)
-        except (FileNotFoundError, ProcessLookupError):  # it ended just now
+        except OSError:  # it ended just now, or the kernel has none, or forbids it: then it shares the cores as before
             return
         else:
             return

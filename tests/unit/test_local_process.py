@@ -69,19 +69,30 @@ def test_a_second_start_has_no_effect(spawner: Spawner) -> None:
 
 
 def test_a_process_gives_way_with_all_of_its_session(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, refused = Path.write_text, [True]
+    written, errors = Path.write_text, [BlockingIOError()]
 
     def write_text(path: Path, text: str) -> int:
-        if path.name == "autogroup" and refused:
-            refused.pop()
-            raise BlockingIOError
+        if path.name == "autogroup" and errors:
+            raise errors.pop()
         return written(path, text)
 
     monkeypatch.setattr(Path, "write_text", write_text)
     pid = spawner(SLEEP, nice=5).start()
     assert os.getpriority(os.PRIO_PROCESS, pid) == 5
     session = Path(f"/proc/{pid}/autogroup")
-    assert not session.exists() or (session.read_text().split()[1:], refused) == (["nice", "5"], [])
+    assert not session.exists() or session.read_text().split()[1:] == ["nice", "5"]
+    assert errors == []
+
+
+def test_a_process_starts_where_the_weight_of_a_session_may_not_be_set(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_text(path: Path, text: str) -> int:
+        raise PermissionError(path, text)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    process = spawner(SLEEP, nice=5)
+    assert os.getpriority(os.PRIO_PROCESS, process.start()) == 5
 
 
 def test_a_process_that_has_ended_gives_way_to_all() -> None:
