@@ -143,12 +143,18 @@ class ComingAndGoing:
             before = self._rebalances(site)
             member = Service(self._service, site.bootstrap_servers, site.files, instance=f"drill-{number}").start()
             try:
-                await until(lambda member=member: member.ready, f"{member.name} ready", _SEEN_S)  # type: ignore[misc]
+                # It is ready without partitions as well, until the present instance has revoked some
+                came = before + 1
+                await until(
+                    lambda member=member, came=came: member.ready and self._rebalances(site) >= came,  # type: ignore[misc]
+                    f"{member.name} came",
+                    _SEEN_S,
+                )
             finally:
                 await asyncio.to_thread(member.process.terminate)
             # An instance that joins before the other's leaving is seen would merge two rebalances into one
             seen = before + 2
-            await until(lambda seen=seen: self._rebalances(site) >= seen, "it came and went", _SEEN_S)  # type: ignore[misc]
+            await until(lambda seen=seen: self._rebalances(site) >= seen, f"{member.name} went", _SEEN_S)  # type: ignore[misc]
         return f"{self._rebalances(site) - begun:.0f} rebalances"
 
     async def heal(self, site: Site) -> None:
