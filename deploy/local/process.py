@@ -38,7 +38,8 @@ def give_way(pid: int, nice: int) -> None:
     Kernels that schedule by session (autogroup) compare processes by their nice values within a session only.
     """
     with contextlib.suppress(ProcessLookupError):  # it ended just now
-        os.setpriority(os.PRIO_PROCESS, pid, nice)
+        # This process may have been started with a higher value, below which only root may go
+        os.setpriority(os.PRIO_PROCESS, pid, max(nice, os.getpriority(os.PRIO_PROCESS, pid)))
     while True:
         try:
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

@@ -95,6 +95,13 @@ def test_a_process_starts_where_the_weight_of_a_session_may_not_be_set(
     assert os.getpriority(os.PRIO_PROCESS, process.start()) == 5
 
 
+def test_a_process_that_gives_way_already_keeps_its_nice_value(spawner: Spawner) -> None:
+    pid = spawner(SLEEP).start()
+    os.setpriority(os.PRIO_PROCESS, pid, 7)
+    give_way(pid, 5)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 7
+
+
 def test_a_process_that_has_ended_gives_way_to_all() -> None:
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE, check=True)
     give_way(int(ended.stdout), 5)
