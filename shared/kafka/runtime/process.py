@@ -83,9 +83,12 @@ def run_process(
                 for certificate, expires in cluster.tls.expiries().items():
                     metrics.CERTIFICATE_EXPIRES.labels(certificate).set(expires.timestamp())
             await check_rights(cluster, name)
-            # What was imported stays: each full collection would traverse it, and stop the event loop for 60 ms
+            # What was imported stays: each full collection would traverse it, and stop the event loop for 60 ms.
+            # Python delays a full collection until new objects are a quarter of what the last one left. So that one
+            # must not be the first: a lost connection leaves cycles, and some 10 MB of them would wait
             gc.collect()
             gc.freeze()
+            gc.collect()
             return await work(settings, process)
 
     def served(settings: S) -> int:
