@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from statistics import median_low
 from typing import Final, NamedTuple
 
 GROWTH_MAX: Final = 0.05
@@ -25,7 +26,10 @@ class Sample(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How a figure of a process grew: what nine tenths of the samples of the last two thirds of a run do not exceed."""
+    """How a figure of a process grew, from the second third of a run to the last.
+
+    Of memory, it is what nine tenths of the samples do not exceed; of open files, which come and go, the median.
+    """
 
     process: str
     figure: str
@@ -68,8 +72,7 @@ def growths(samples: Iterable[Sample], seconds: float) -> list[Growth]:
         second, last = thirds.get((process, 1)), thirds.get((process, 2))
         if second and last:
             found += [
-                Growth(process, figure, _high(values(second)), _high(values(last)))
-                for figure, values in _FIGURES.items()
+                Growth(process, figure, of_third(second), of_third(last)) for figure, of_third in _FIGURES.items()
             ]
     return found
 
@@ -78,7 +81,7 @@ def _high(values: list[float]) -> float:
     return sorted(values)[(9 * len(values) - 1) // 10]
 
 
-_FIGURES: Final[Mapping[str, Callable[[list[Footprint]], list[float]]]] = {
-    "memory, MB": lambda found: [one.memory_mb for one in found],
-    "open files": lambda found: [one.open_files for one in found],
+_FIGURES: Final[Mapping[str, Callable[[list[Footprint]], float]]] = {
+    "memory, MB": lambda found: _high([one.memory_mb for one in found]),
+    "open files": lambda found: median_low([one.open_files for one in found]),
 }

@@ -173,7 +173,7 @@ class _Soak:
         )
         found = growths(self.samples, self._seconds)
         if found:
-            stage.journal.tables["Quiet quarters: what nine of ten samples do not exceed"] = [
+            stage.journal.tables["Quiet quarters: memory in nine of ten samples, and the median of open files"] = [
                 {
                     "service": one.process,
                     "figure": one.figure,

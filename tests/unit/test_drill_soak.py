@@ -135,6 +135,15 @@ def test_what_the_last_third_seldom_exceeds_is_compared_with_the_second() -> Non
     assert all(one.is_bounded for one in found)
 
 
+def test_files_that_come_and_go_are_no_growth_and_those_that_stay_are() -> None:
+    def grew(*counts: int) -> bool:
+        found = [Sample(5.0 + 10 * number, "gateway", Footprint(60.0, files)) for number, files in enumerate(counts)]
+        return not growths(found, 10.0 * len(counts))[1].is_bounded
+
+    assert not grew(18, 18, 18, 18, 18, 19, 18, 19, 18)
+    assert grew(18, 18, 18, 18, 18, 19, 18, 19, 19)
+
+
 def test_growth_above_the_bound_is_found() -> None:
     [memory, files] = growths(samples("ledger", 1, 1, 1, 100, 100, 100, 106, 106, 106), 90)
     assert (memory.is_bounded, files.is_bounded) == (False, True)
