@@ -140,25 +140,22 @@ class ComingAndGoing:
         """See `SiteFault.inject`."""
         begun = self._rebalances(site)
         for number in range(MEMBERS):
-            before = self._rebalances(site)
-            member = Service(self._service, site.bootstrap_servers, site.files, instance=f"drill-{number}").start()
-            try:
-                # It is ready without partitions as well, until the present instance has revoked some
-                came = before + 1
-                await until(
-                    lambda member=member, came=came: member.ready and self._rebalances(site) >= came,  # type: ignore[misc]
-                    f"{member.name} came",
-                    _SEEN_S,
-                )
-            finally:
-                await asyncio.to_thread(member.process.terminate)
-            # An instance that joins before the other's leaving is seen would merge two rebalances into one
-            seen = before + 2
-            await until(lambda seen=seen: self._rebalances(site) >= seen, f"{member.name} went", _SEEN_S)  # type: ignore[misc]
+            await self._come_and_go(site, f"drill-{number}")
         return f"{self._rebalances(site) - begun:.0f} rebalances"
 
     async def heal(self, site: Site) -> None:
         """Nothing to heal: the instances have left."""
+
+    async def _come_and_go(self, site: Site, instance: str) -> None:
+        before = self._rebalances(site)
+        member = Service(self._service, site.bootstrap_servers, site.files, instance=instance).start()
+        try:
+            # It is ready without partitions as well, until the present instance has revoked some
+            await until(lambda: member.ready and self._rebalances(site) > before, f"{member.name} came", _SEEN_S)
+        finally:
+            await asyncio.to_thread(member.process.terminate)
+        # An instance that joins before the other's leaving is seen would merge two rebalances into one
+        await until(lambda: self._rebalances(site) > before + 1, f"{member.name} went", _SEEN_S)
 
     def _rebalances(self, site: Site) -> float:
         return site.value(f'sum(kafka_consumer_rebalance_total{{job="{self._service}"}})') or 0.0
