@@ -23,7 +23,7 @@ from tests.commands import once
 from tests.harness import ROOT, eventually, wait_until
 from tests.outbox import World, assert_i11, world
 from tests.partitions import PARTITIONS
-from tests.tiers import full, mostly_full
+from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -108,7 +108,8 @@ def ids(requests: list[EffectRequest]) -> set[str]:
     return {request.effect_id for request in requests}
 
 
-@pytest.mark.parametrize("point", mostly_full(POINTS, {crash.AFTER_CALL}))
+@full
+@pytest.mark.parametrize("point", POINTS)
 async def test_a_kill_loses_and_repeats_nothing(ill: IllWorld, point: str) -> None:
     made = ill.world
     ill.sicken()

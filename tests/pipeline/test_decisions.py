@@ -164,6 +164,7 @@ def test_earlier_records_are_read_as_far_as_the_services_remember(spark: SparkSe
     assert found(decisions.check(night(spark, world, forgotten, carried))) == [refused, declined]
 
 
+@full
 def test_a_decision_by_a_lost_posting_is_a_break_until_a_repair_writes_it(spark: SparkSession) -> None:
     world = Clean()
     at = world.pay("in", ALICE, BOB, 500_000).credit
