@@ -8,7 +8,7 @@ of histories, `once verify`, Spark's reconciliation and the view.
 Memory and open files are compared at the end of quiet quarters, when leaders and coordinators are where they were and
 the connections to others are closed: a leak is what stays. From the second third on services are paused but not killed,
 so that a leak has time to show. Services remember a bounded number of payments, and the bound is small, so that what
-they hold by design is full by then.
+they hold by design is full by then. A pause of ingest then makes a backlog that fills inboxes and buffers as well.
 """
 
 import asyncio
@@ -47,6 +47,8 @@ SETTLED_S: Final = CONNECTION_IDLE_MS / 1000 + 5.0
 """From the last fault's healing until no connection is left that only the fault made necessary."""
 PAYMENTS_PER_S: Final = 50
 REGISTERS_PAUSE_S: Final = 0.3
+BACKLOG: Final = 1 / 30
+"""The share of the time for which ingest is paused at the beginning of the second third."""
 HELD_S: Final = (1.0, 12.0)
 """How long a component is away or paused: up to twice a member's session, and longer than a broker's."""
 JUDGED_FROM_MINUTES: Final = 15.0
@@ -153,6 +155,7 @@ class _Soak:
         self._cycle_s = min(CYCLE_S, seconds)
         self._begun_s = 0.0
         self._progress: list[int] = []
+        self._kills_services = True
 
     async def run(self) -> None:
         """Make faults, with quiet quarters, until the time is over; the last quarter is a quiet one."""
@@ -160,6 +163,9 @@ class _Soak:
         while self._passed_s < self._seconds:
             loud_until_s = self._passed_s + (1 - QUIET) * self._cycle_s
             while self._passed_s < loud_until_s:
+                if self._kills_services and self._passed_s >= self._seconds / 3:
+                    self._kills_services = False
+                    await self._backlog()
                 await self._fault()
                 await asyncio.sleep(self._chance.uniform(0.0, 2.0))
             await self._quiet()
@@ -197,10 +203,15 @@ class _Soak:
     def _passed_s(self) -> float:
         return self._stage.now_s - self._begun_s
 
+    async def _backlog(self) -> None:
+        self._stage.step("a backlog: from now on services are paused, and not killed")
+        async with self._stage.fault(Pause("ingest")):
+            await asyncio.sleep(BACKLOG * self._seconds)
+
     async def _fault(self) -> None:
         victim = await choose_victim(self._target, self._chance)
         self._stage.step(f"chosen: {victim.component}, {victim.role}")
-        kills = victim.component not in _SERVICES or self._passed_s < self._seconds / 3
+        kills = victim.component not in _SERVICES or self._kills_services
         async with self._stage.fault(choose_fault(victim.component, self._chance, kills=kills)):
             await asyncio.sleep(self._chance.uniform(*HELD_S))
 
