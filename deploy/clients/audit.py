@@ -35,8 +35,8 @@ async def read_events(bootstrap_servers: Bootstrap, since_ms: int) -> list[Audit
 
     async def of(partition: int) -> list[AuditEvent]:
         found: list[AuditEvent] = []
-        async with aclosing(partition_since(bootstrap_servers, OPERATIONS_AUDIT, partition, since_ms)) as pages:
-            async for records in pages:
+        async with aclosing(partition_since(bootstrap_servers, OPERATIONS_AUDIT, partition, since_ms)) as batches:
+            async for records in batches:
                 found += (decode_audit(record.value or b"") for record in records)
         return found
 

@@ -30,6 +30,8 @@ from services.outbox.rebuild import REBUILD_REST_MS, Rebuild
 from shared.eos.errors import FencedError, RejoinError, UnsafeSettingsError
 
 KEYS_PER_CALL_MAX: Final = 500  # a script keeps every other client waiting
+SCRIPTS_UNDER_WAY: Final = 2
+"""Redis runs one script after the other. Each one under way has a connection, and the client keeps all that it made."""
 CLOCK_SKEW_MS: Final = 30_000
 """Redis' clock may differ from this machine's by so much, which was compared with the brokers' at start."""
 _EPOCH_BITS: Final = 16
@@ -104,6 +106,7 @@ class Claims:
         # Of Redis' clock before this process's monotonic one; before its first answer, by this machine's clock
         self._clock_ahead_ms = (time.time() - time.monotonic()) * 1000
         self._scripts: dict[str, _Script] = {}
+        self._under_way = asyncio.Semaphore(SCRIPTS_UNDER_WAY)
 
     async def enter(self) -> str | None:
         """Become the owner, and return the incarnation in force; after None, or if `outdated`, call `rebuild`.
@@ -206,10 +209,10 @@ class Claims:
         run = self._scripts.get(script)
         if run is None:
             run = self._scripts[script] = cast("_Script", self._redis.register_script(script))
-        asked_s = time.monotonic()
-        latest_ms = int((asked_s + self._timeout_s) * 1000 + self._clock_ahead_ms) + clock_slack_ms
+        latest_ms = int((time.monotonic() + self._timeout_s) * 1000 + self._clock_ahead_ms) + clock_slack_ms
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s), self._under_way:
+                asked_s = time.monotonic()
                 reply = await run(
                     keys=[self._keys.trust, self._keys.rebuild, *keys],
                     args=[*self._epoch, incarnation, latest_ms, *args],

@@ -20,7 +20,7 @@ from services.outbox.scripts import TRUST
 
 REBUILD_REST_MS: Final = 600_000  # a rebuild must start over if its next step takes longer: its nonce has expired
 STEP_EFFECTS_MAX: Final = 500  # a script keeps every other client waiting
-STEPS_UNDER_WAY: Final = 2  # of each partition; more are not faster, and each has a connection, which stays open
+STEPS_UNDER_WAY: Final = 2  # more are not faster
 FIND_KEYS: Final = 1000  # that Redis looks at in one step
 _CLAIMS: Final = (b"c", b"b")
 _END: Final = b"0"

@@ -270,8 +270,8 @@ async def results_since(
 
     Raises KafkaUnavailableError: the cluster does not answer.
     """
-    async with aclosing(partition_since(bootstrap_servers, EFFECTS_RESULTS, partition, since_ms)) as pages:
-        async for records in pages:
+    async with aclosing(partition_since(bootstrap_servers, EFFECTS_RESULTS, partition, since_ms)) as batches:
+        async for records in batches:
             for record in records:
                 result = decode_result(record.value or b"")
                 yield result.effect_id, mark_of(result)

@@ -11,7 +11,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from deploy.local.redis.server import LocalRedis
-from services.outbox.claims import KEYS_PER_CALL_MAX, Claims, DistrustedError
+from services.outbox.claims import KEYS_PER_CALL_MAX, SCRIPTS_UNDER_WAY, Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
 from shared.eos.errors import FencedError
 from shared.events.effects import EffectState
@@ -228,6 +228,14 @@ async def test_marking_twice_is_refused_and_writes_nothing(first: Claims, client
 async def test_an_effect_wanted_twice_in_one_call_is_a_mistake(first: Claims) -> None:
     with pytest.raises(ValueError, match="only once"):
         await first.claim([Wanted(effect_id(1), Mode.KEYED), Wanted(effect_id(1), Mode.KEYLESS)])
+
+
+async def test_calls_at_once_open_no_more_connections_than_scripts_may_be_under_way(
+    first: Claims, client: Redis
+) -> None:
+    claimed = await asyncio.gather(*(claim_one(first, number) for number in range(40)))
+    assert {claim.status for claim in claimed} == {Status.NEW}
+    assert len(await client.client_list()) <= SCRIPTS_UNDER_WAY
 
 
 async def test_a_previous_owner_is_fenced_in_every_call(first: Claims, client: Redis) -> None:

@@ -101,7 +101,7 @@ async def read_table(bootstrap_servers: Bootstrap, topic: str, decode: Callable[
 async def partition_since(
     bootstrap_servers: Bootstrap, topic: str, partition: int, since_ms: int
 ) -> AsyncGenerator[list[Record], None]:
-    """Read committed records of one partition from a time on, page by page, up to the last stable offset at the start.
+    """Read a partition's committed records from a time on, batch by batch, up to the last stable offset at the start.
 
     Close it when left early (`contextlib.aclosing`).
 
@@ -123,7 +123,9 @@ async def partition_since(
                 pages(cluster, {target: start}, ends={target: end}, committed=True, partition_bytes=PAGE_BYTES)
             ) as read:
                 async for page in read:
-                    yield _records(page.batches, target, start, end)
+                    # Decoded, a whole page takes several times its bytes, and several partitions are read at once
+                    for batch in page.batches:
+                        yield _records([batch], target, start, end)
         except KafkaError as error:
             raise unavailable(bootstrap_servers, f"records cannot be read: {error!r}") from error
 
