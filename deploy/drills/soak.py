@@ -8,7 +8,7 @@ of histories, `once verify`, Spark's reconciliation and the view.
 Memory and open files are compared at the end of quiet quarters, when leaders and coordinators are where they were and
 the connections to others are closed: a leak is what stays. From the second third on services are paused but not killed,
 so that a leak has time to show. Services remember a bounded number of payments, and the bound is small, so that what
-they hold by design is full by then. A pause of ingest then makes a backlog that fills inboxes and buffers as well.
+they hold by design is full by then. Long pauses then make backlogs that fill inboxes and buffers as well.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ SETTLED_S: Final = CONNECTION_IDLE_MS / 1000 + 5.0
 PAYMENTS_PER_S: Final = 50
 REGISTERS_PAUSE_S: Final = 0.3
 BACKLOG: Final = 1 / 30
-"""The share of the time for which ingest is paused at the beginning of the second third."""
+"""The share of the time for which ingest, then the outbox, is paused at the beginning of the second third."""
 HELD_S: Final = (1.0, 12.0)
 """How long a component is away or paused: up to twice a member's session, and longer than a broker's."""
 JUDGED_FROM_MINUTES: Final = 15.0
@@ -204,9 +204,11 @@ class _Soak:
         return self._stage.now_s - self._begun_s
 
     async def _backlog(self) -> None:
-        self._stage.step("a backlog: from now on services are paused, and not killed")
-        async with self._stage.fault(Pause("ingest")):
-            await asyncio.sleep(BACKLOG * self._seconds)
+        """Make backlogs. What ingest lets through after its pause, the outbox works off as it comes: it has its own."""
+        self._stage.step("backlogs; from now on services are paused, and not killed")
+        for service in ("ingest", "outbox"):
+            async with self._stage.fault(Pause(service)):
+                await asyncio.sleep(BACKLOG * self._seconds)
 
     async def _fault(self) -> None:
         victim = await choose_victim(self._target, self._chance)
