@@ -30,8 +30,6 @@ from services.outbox.rebuild import REBUILD_REST_MS, Rebuild
 from shared.eos.errors import FencedError, RejoinError, UnsafeSettingsError
 
 KEYS_PER_CALL_MAX: Final = 500  # a script keeps every other client waiting
-SCRIPTS_UNDER_WAY: Final = 2
-"""Redis runs one script after the other. Each one under way has a connection, and the client keeps all that it made."""
 CLOCK_SKEW_MS: Final = 30_000
 """Redis' clock may differ from this machine's by so much, which was compared with the brokers' at start."""
 _EPOCH_BITS: Final = 16
@@ -106,7 +104,7 @@ class Claims:
         # Of Redis' clock before this process's monotonic one; before its first answer, by this machine's clock
         self._clock_ahead_ms = (time.time() - time.monotonic()) * 1000
         self._scripts: dict[str, _Script] = {}
-        self._under_way = asyncio.Semaphore(SCRIPTS_UNDER_WAY)
+        self._under_way = asyncio.Semaphore(scripts.UNDER_WAY)
 
     async def enter(self) -> str | None:
         """Become the owner, and return the incarnation in force; after None, or if `outdated`, call `rebuild`.

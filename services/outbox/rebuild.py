@@ -16,11 +16,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, 
 from typing import Any, Final, Protocol, Self
 
 from services.outbox.marks import Keys, Mark, decode_former_mark, encode_mark
-from services.outbox.scripts import TRUST
+from services.outbox.scripts import TRUST, UNDER_WAY
 
 REBUILD_REST_MS: Final = 600_000  # a rebuild must start over if its next step takes longer: its nonce has expired
 STEP_EFFECTS_MAX: Final = 500  # a script keeps every other client waiting
-STEPS_UNDER_WAY: Final = 2  # more are not faster
 FIND_KEYS: Final = 1000  # that Redis looks at in one step
 _CLAIMS: Final = (b"c", b"b")
 _END: Final = b"0"
@@ -248,7 +247,7 @@ class Rebuild:
 
 
 class _UnderWay:
-    """Steps that run at the same time, STEPS_UNDER_WAY at most. The first error ends all of them."""
+    """Steps that run at the same time, UNDER_WAY at most. The first error ends all of them."""
 
     def __init__(self) -> None:
         self._tasks: deque[asyncio.Task[None]] = deque()
@@ -256,7 +255,7 @@ class _UnderWay:
     async def start(self, step: Coroutine[Any, Any, None]) -> None:
         """Start a step, once there is room; raises what an earlier one raised."""
         self._tasks.append(asyncio.create_task(step))
-        if len(self._tasks) == STEPS_UNDER_WAY:
+        if len(self._tasks) == UNDER_WAY:
             await self._tasks.popleft()
 
     async def __aenter__(self) -> Self:

@@ -11,8 +11,9 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from deploy.local.redis.server import LocalRedis
-from services.outbox.claims import KEYS_PER_CALL_MAX, SCRIPTS_UNDER_WAY, Claims, DistrustedError
+from services.outbox.claims import KEYS_PER_CALL_MAX, Claims, DistrustedError
 from services.outbox.marks import Claim, Mark, Mode, Status, Wanted
+from services.outbox.scripts import UNDER_WAY
 from shared.eos.errors import FencedError
 from shared.events.effects import EffectState
 from tests.redis import (
@@ -235,7 +236,7 @@ async def test_calls_at_once_open_no_more_connections_than_scripts_may_be_under_
 ) -> None:
     claimed = await asyncio.gather(*(claim_one(first, number) for number in range(40)))
     assert {claim.status for claim in claimed} == {Status.NEW}
-    assert len(await client.client_list()) <= SCRIPTS_UNDER_WAY
+    assert len(await client.client_list()) <= UNDER_WAY
 
 
 async def test_a_previous_owner_is_fenced_in_every_call(first: Claims, client: Redis) -> None:

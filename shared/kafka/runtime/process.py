@@ -84,8 +84,8 @@ def run_process(
                     metrics.CERTIFICATE_EXPIRES.labels(certificate).set(expires.timestamp())
             await check_rights(cluster, name)
             # What was imported stays: each full collection would traverse it, and stop the event loop for 60 ms.
-            # Python delays a full collection until new objects are a quarter of what the last one left. So that one
-            # must not be the first: a lost connection leaves cycles, and some 10 MB of them would wait
+            # Python delays a full collection until new objects are a quarter of what the last one left. The second one
+            # leaves nothing; after the first alone, the cycles that lost connections leave would wait for long
             gc.collect()
             gc.freeze()
             gc.collect()
