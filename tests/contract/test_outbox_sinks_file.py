@@ -3,8 +3,10 @@
 import asyncio
 import fcntl
 import os
+import resource
 import signal
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -76,6 +78,11 @@ def content(path: Path) -> bytes:
 
 def line(number: int) -> bytes:
     return encode_body(effect(number, RECEIPTS)) + b"\n"
+
+
+def others(count: int) -> bytes:
+    """Return lines of so many other effects."""
+    return b"".join(b'{"effect_id":"f%031x"}\n' % number for number in range(count))
 
 
 def ids(*numbers: int) -> list[str]:
@@ -197,6 +204,30 @@ async def test_a_full_disk_leaves_no_part_of_a_line(
     assert content(path) == line(1)
     assert await deliver(sink, 2) == [""]
     assert content(path) == line(1) + line(2)
+
+
+async def test_memory_does_not_grow_with_the_file(sink: FileSink, path: Path) -> None:
+    leave(path, others(100_000))
+    tracemalloc.start()
+    try:
+        assert await deliver(sink, 1) == [""]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000  # a set of them takes 13 MB
+    assert os.listdir(path.parent) == [path.name]
+
+
+async def test_a_full_disk_for_the_ids_of_lines_makes_no_effect_twice(sink: FileSink, path: Path) -> None:
+    leave(path, others(20_000) + line(1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        outcome = await sink.deliver(effect(1, RECEIPTS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert outcome == Retriable("receipts.jsonl: the ids of its lines cannot be kept: disk I/O error")
+    assert await deliver(sink, 1, 2, 2) == ["it was there already", "", "it was there already"]
 
 
 async def test_a_file_that_cannot_be_opened_is_retriable(sink: FileSink, occupied: Path) -> None:
