@@ -5,6 +5,7 @@ import fcntl
 import os
 import resource
 import signal
+import sqlite3
 import sys
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -228,6 +229,24 @@ async def test_a_full_disk_for_the_ids_of_lines_makes_no_effect_twice(sink: File
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert outcome == Retriable("receipts.jsonl: the ids of its lines cannot be kept: disk I/O error")
     assert await deliver(sink, 1, 2, 2) == ["it was there already", "", "it was there already"]
+
+
+async def test_a_line_whose_id_cannot_be_kept_is_written_once(
+    sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await deliver(sink, 1) == [""]
+    take = file.LogFile._take
+
+    def full(log: file.LogFile, chunk: bytes) -> None:
+        if chunk:
+            raise sqlite3.OperationalError("database or disk is full")
+        take(log, chunk)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(file.LogFile, "_take", full)
+        assert await deliver(sink, 2) == [""]
+    assert await deliver(sink, 1, 2, 3) == ["it was there already", "it was there already", ""]
+    assert effect_ids(path) == ids(1, 2, 3)
 
 
 async def test_a_file_that_cannot_be_opened_is_retriable(sink: FileSink, occupied: Path) -> None:

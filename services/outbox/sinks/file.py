@@ -101,7 +101,7 @@ class LogFile:
             TimeoutError: another process held the lock for `timeout_s` seconds.
             TornLineError: a part of the line is left in the file.
             OSError: the file cannot be opened, or the disk is full. Nothing of the line is left in it.
-            sqlite3.Error: the ids cannot be kept. The line may be in the file. `close` comes next.
+            sqlite3.Error: the ids in the file cannot be kept; the line is not in it. `close` must come next.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
@@ -150,9 +150,14 @@ class LogFile:
             pass
         if self._fragment:
             self._write(b"\n")
+            self._take(b"\n")
         if effect_id in self._known:
             return False
         self._write(line)
+        try:
+            self._take(line)
+        except sqlite3.Error:
+            self._forget()  # the line is in the file, and will be read
         return True
 
     def _forget(self) -> None:
@@ -174,7 +179,6 @@ class LogFile:
             except OSError as error:
                 raise TornLineError(error.errno, error.strerror) from error
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._take(data)
 
     def _take(self, chunk: bytes) -> None:
         """Learn the ids of what was read or written at the offset."""
