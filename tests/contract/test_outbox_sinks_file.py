@@ -231,6 +231,20 @@ async def test_a_full_disk_for_the_ids_of_lines_makes_no_effect_twice(sink: File
     assert await deliver(sink, 1, 2, 2) == ["it was there already", "", "it was there already"]
 
 
+async def test_ids_without_a_file_for_them_are_read_again(sink: FileSink, path: Path) -> None:
+    leave(path, line(1))
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # for the sink's file, and no other
+    try:
+        outcome = await sink.deliver(effect(1, RECEIPTS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert outcome == Retriable("receipts.jsonl: Too many open files")
+    assert await deliver(sink, 1, 2) == ["it was there already", ""]
+
+
 async def test_a_line_whose_id_cannot_be_kept_is_written_once(
     sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,9 +182,11 @@ class LogFile:
 
     def _take(self, chunk: bytes) -> None:
         """Learn the ids of what was read or written at the offset."""
-        self._offset += len(chunk)
-        *lines, self._fragment = (self._fragment + chunk).split(b"\n")
+        *lines, fragment = (self._fragment + chunk).split(b"\n")
         self._known.add(effect_id for line in lines if (effect_id := _effect_id(line)) is not None)
+        # Only now: a chunk whose ids could not be kept is read again
+        self._fragment = fragment
+        self._offset += len(chunk)
 
 
 def _effect_id(line: bytes) -> str | None:
