@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from itertools import product
@@ -88,6 +89,13 @@ class Site:
         self.path.mkdir()
         return await self.deliver(FILE)
 
+    async def without_ids(self) -> Outcome:
+        full = mock.Mock(side_effect=sqlite3.OperationalError("database or disk is full"))
+        self._monkeypatch.setattr(sqlite3, "connect", full)
+        outcome = await self.deliver(FILE)
+        assert not self.path.read_bytes()
+        return outcome
+
     async def full(self, *, left: bool) -> Outcome:
         write = os.write
         self._monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
@@ -132,7 +140,11 @@ SITES: dict[tuple[str, str, str], tuple[Callable[[Site], Awaitable[Outcome]], ..
     ("e-mail", "answered", "4xx"): (lambda site: site.mail(NotTakenError("the message", 452, "full")),),
     ("e-mail", "answered", "5xx"): (lambda site: site.mail(NotTakenError("the message", 554, "spam")),),
     ("file", "before the line is written", "the name cannot be used"): (lambda site: site.deliver("file:A"),),
-    ("file", "before the line is written", "locked, or not to be opened"): (Site.locked, Site.unopened),
+    ("file", "before the line is written", "locked, or not to be opened; no space for the ids of its lines"): (
+        Site.locked,
+        Site.unopened,
+        Site.without_ids,
+    ),
     ("file", "while the line is written", "no space, and nothing is left of it"): (lambda site: site.full(left=False),),
     ("file", "while the line is written", "a part of it is left"): (lambda site: site.full(left=True),),
     ("file", "written", "it is in the file, now or from before"): (lambda site: site.deliver(FILE),),
