@@ -188,7 +188,7 @@ def _breaks(night: Night, link: Link, joined: Joined, hidden: str) -> tuple[list
 
 def _uncommitted(link: Link) -> str:
     at = named(link.source, "c_at")
-    return finding(Kind.UNCOMMITTED, link.check, "made from {at}, where no committed record stands", at=at)
+    return finding(Kind.UNCOMMITTED, link.check, "made from {at}, where there is no committed record", at=at)
 
 
 def _topic_of_child(link: Link) -> str:

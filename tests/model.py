@@ -92,7 +92,7 @@ class Intake:
         self.conflicts = 0
 
     def take(self, value: bytes, client: Client | None = THE_OPERATOR) -> Identity | None:
-        """Take a line; its identity if it is new. Whoever sends it again, it is the first one's."""
+        """Take a line, and return its identity if it is new. A repeat by another client stays the first client's."""
         line: Line = json.loads(value)
         identity = line["debtor"], line["payment_id"]
         known = self.accepted.get(identity)

@@ -1,7 +1,7 @@
 """One partition of the outbox in virtual time, with Kafka, Redis and sinks of a few lines each.
 
 The worker, its lanes and its decisions are the outbox's own. An owner is a process of the virtual loop, so a kill ends
-it between two calls and reaches nobody. Whatever crosses the network takes NETWORK_S each way: a request is executed
+it between two calls, and nothing else. All that crosses the network takes NETWORK_S each way: a request is executed
 and its answer lost if its owner dies in between.
 """
 

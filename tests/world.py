@@ -62,7 +62,7 @@ BEYOND_LIMITS_MINOR = 500_000_000
 
 
 def by_none(account: str) -> NotifiedBy | None:
-    """What an event of the account names where nobody has subscribed."""
+    """Return what an event of an account without subscriptions names."""
     return None if "@" in account else NotifiedBy(None, None)
 
 

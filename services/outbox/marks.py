@@ -120,7 +120,7 @@ class Wanted(NamedTuple):
     resends: int = 0  # so far, as far as Kafka knows
     resend_if_new: bool = False  # whether a call under a new claim is one more
     resend_if_again: bool = False  # the same for a retaken or reopened claim
-    void: str = ""  # the holder whose claim, if it is still there, stands for no call; empty for none
+    void: str = ""  # the holder whose claim, if it is still there, belongs to no call; empty for none
 
 
 class Status(Enum):

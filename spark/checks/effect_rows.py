@@ -131,7 +131,7 @@ def check_unrequested(night: Night, rows: DataFrame) -> Unrequested:
         wrong = kept.where(F.col("outcome") == _INVALID)
         found.append(breaks(wrong, wrong_result(), "'effects.results'", *at, "payment_id"))
     if counts[_ORPHAN]:
-        orphan = finding(Kind.EFFECT, CHECK, "nobody asked for {effect}", effect="effect_id")
+        orphan = finding(Kind.EFFECT, CHECK, "no request for {effect}", effect="effect_id")
         rows = kept.where(F.col("outcome") == _ORPHAN)
         found.append(breaks(rows, orphan, TOPIC_OF_AT, partition_of(AT), offset_of(AT), "null"))
     figures = {name: count for name, count in counts.items() if name not in {_EARLY, _INVALID, _ORPHAN}}

@@ -55,7 +55,7 @@ class Logged(logging.Handler):
 
 @dataclass(slots=True)
 class Instance:
-    """One instance of a service under its ONCE_INSTANCE, and whoever starts it again.
+    """One instance of a service under its ONCE_INSTANCE, and the process that runs it.
 
     Attributes:
         name: of the process in the history.

@@ -161,7 +161,7 @@ def fenced_by_nobody(frames: Iterable[Frame], notes: Iterable[Note]) -> Iterator
             continue
         own = {f"{LATE}{name}" for name, had in owners.items() if had[-1] == end.who}
         late = [note.text for note in notes if note.text in own and note.at_s < end.at_s]
-        yield f"{end.who} ended as fenced at {end.at_s:.3f}, and nobody had taken over. {', '.join(late)}"
+        yield f"{end.who} ended as fenced at {end.at_s:.3f}, and no instance had taken over. {', '.join(late)}"
 
 
 def _transactional_id(frame: Frame) -> str:

@@ -46,7 +46,7 @@ class _Sequence(ConsumerRequests):
         return self.steps
 
     def _session(self, client: Producer, *, near: bool = True) -> tuple[Session, Given, Given]:
-        """The newest one of a client, or one that is fenced, or one near it that nobody was given."""
+        """Choose a client's newest session, or a fenced one, or one near it that was given to no client."""
         session = client.sessions[-1]
         if self._likely(0.12):
             session = self._chance.choice(client.sessions)

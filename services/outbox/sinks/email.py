@@ -157,7 +157,7 @@ def message_id(effect_id: str, sender: str) -> str:
 def encode_message(request: EffectRequest, sender: str, recipient: str, now_s: float) -> bytes:
     """Encode the mail: plain text, UTF-8 as quoted-printable, marked as sent by no person (RFC 3834), dated `now_s`.
 
-    A recipient beyond ASCII stands in the header as UTF-8 (RFC 6532), which only SMTPUTF8 carries.
+    A recipient beyond ASCII is in the header as UTF-8 (RFC 6532), which only SMTPUTF8 carries.
     """
     text = compose(request)
     message = EmailMessage(policy=SMTP if recipient.isascii() else SMTPUTF8)

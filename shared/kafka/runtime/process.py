@@ -122,9 +122,9 @@ def exit_code(
     except REFUSED + refused as error:
         return _ended("settings refused", error, EXIT_CONFIG)
     except AGAIN + again + (EosError,) as error:
-        told = denial(error, access(settings))
-        if told is not None:
-            return _ended("denied", told, EXIT_CONFIG)
+        reason = denial(error, access(settings))
+        if reason is not None:
+            return _ended("denied", reason, EXIT_CONFIG)
         if not isinstance(error, EosError):
             return _ended("cannot start", error, EXIT_FENCED)
         return _ended("fenced" if isinstance(error, FencedError) else "fatal", error, EXIT_FENCED)
