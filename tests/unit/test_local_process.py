@@ -17,6 +17,7 @@ from deploy.local.supervisor import state
 from deploy.local.supervisor.component import Component, http_ready
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+OWN = os.getpriority(os.PRIO_PROCESS, 0)
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 
 
@@ -77,11 +78,37 @@ def test_a_process_gives_way_with_all_of_its_session(spawner: Spawner, monkeypat
         return written(path, text)
 
     monkeypatch.setattr(Path, "write_text", write_text)
-    pid = spawner(SLEEP, nice=5).start()
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+    process = spawner(SLEEP, nice=5)
+    pid = process.start()
     session = Path(f"/proc/{pid}/autogroup")
+    assert os.getpriority(os.PRIO_PROCESS, pid) == OWN
+    process.give_way()
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 5
     assert not session.exists() or session.read_text().split()[1:] == ["nice", "5"]
     assert errors == []
+
+
+def test_a_process_that_starts_again_gives_way_only_when_it_is_asked_to(spawner: Spawner) -> None:
+    process = spawner(SLEEP, nice=5)
+    process.give_way()  # it does not run
+    for _ in range(2):
+        pid = process.start()
+        assert os.getpriority(os.PRIO_PROCESS, pid) == OWN
+        process.give_way()
+        process.give_way()
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+        process.kill()
+
+
+def test_all_threads_of_a_process_give_way(spawner: Spawner) -> None:
+    process = spawner(
+        f"import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); {SLEEP}", nice=5
+    )
+    pid = process.start()
+    wait_for(lambda: "up" in process.log_tail())
+    process.give_way()
+    threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [5, 5]
 
 
 def test_a_process_starts_where_the_weight_of_a_session_may_not_be_set(
@@ -92,7 +119,9 @@ def test_a_process_starts_where_the_weight_of_a_session_may_not_be_set(
 
     monkeypatch.setattr(Path, "write_text", write_text)
     process = spawner(SLEEP, nice=5)
-    assert os.getpriority(os.PRIO_PROCESS, process.start()) == 5
+    pid = process.start()
+    process.give_way()
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 5
 
 
 def test_a_process_that_gives_way_already_keeps_its_nice_value(spawner: Spawner) -> None:
@@ -291,6 +320,16 @@ def test_an_answer_of_the_last_run_does_not_make_the_new_one_ready(spawner: Spaw
     component.start()
     component.check(time.monotonic())
     assert component.snapshot().state == "starting"
+
+
+def test_a_component_gives_way_once_it_is_ready(spawner: Spawner) -> None:
+    answers = [False, True]
+    process = spawner(SLEEP, nice=5)
+    component = Component(process, lambda: answers.pop(0), "127.0.0.1:1")
+    component.start()
+    for nice in (OWN, 5):
+        component.check(time.monotonic())
+        assert os.getpriority(os.PRIO_PROCESS, process.pid or 0) == nice
 
 
 def test_a_run_that_ended_is_not_judged_by_the_exit_code_of_the_one_before(spawner: Spawner) -> None:

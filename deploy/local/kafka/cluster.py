@@ -100,7 +100,7 @@ class LocalKafka:
         self.metrics_ports = free_ports(brokers if metrics else 0)
         logs = self.log_directory
         # Elsewhere each has its own machine. On this one all weigh together as much as one process: else a service that
-        # starts has a fourth of a core while others keep the brokers busy
+        # starts has a fourth of a core while others keep the brokers busy. They do so once they serve
         nice = round(math.log(brokers, NICE_STEP))
         self.processes = [
             ManagedProcess(f"broker-{i}", [], {}, logs / f"broker-{i}.log", nice=nice) for i in range(brokers)
@@ -211,6 +211,8 @@ class LocalKafka:
             # All in one round: a broker's earlier answer may be from before a fault.
             missing = [node.node_id for node in self.nodes if not self._sees(node.node_id, reached)]
             if not missing:
+                for process in self.processes:
+                    process.give_way()
                 return
             ended = [node_id for node_id in missing if not self.processes[node_id].running]
             if ended or time.monotonic() > deadline:
