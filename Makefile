@@ -55,7 +55,7 @@ test-all: setup ## The same, every row of every matrix, and more generated examp
 	@$(PYTEST) --hypothesis-profile thorough
 
 unit: setup ## No broker, no browser: for the inner loop
-	@$(PYTEST) -m "not full" tests/unit tests/property
+	@$(PYTEST) --hypothesis-profile quick -m "not full" tests/unit tests/property
 
 check: setup ## Lint, format, types, import contracts, and whether all tests can be collected
 	@$(BIN)/ruff check .

@@ -17,6 +17,7 @@ __all__ = ["kafka", "postgres", "view_url"]
 
 # The speed of a machine is not a property of what is tested
 settings.register_profile("once", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("once"), max_examples=20)
 settings.register_profile("thorough", settings.get_profile("once"), max_examples=300)
 settings.load_profile("once")
 
