@@ -52,7 +52,7 @@ _POLL_S = 0.1
     "allow.",
 )
 @click.option(
-    "--timeout", "timeout_s", type=float, default=180.0, show_default=True, help="Seconds to wait until ready."
+    "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait until ready."
 )
 @json_option()
 def up(

@@ -136,8 +136,8 @@ class ManagedProcess:
     def give_way(self) -> None:
         """Let the child give way until it ends, or do nothing if it does so.
 
-        Call it when the child serves. A broker that gave way while it started took 66 s instead of 25 s where eight
-        other processes were busy on two cores.
+        Call it when the child serves. Three brokers that gave way while they started took 66 s to be ready instead of
+        25 s, where eight other processes were busy on two cores.
         """
         pid = self.pid
         if self.nice and pid is not None and pid != self._gave_way:

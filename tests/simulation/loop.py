@@ -301,7 +301,7 @@ def virtual_time() -> Iterator[VirtualLoop]:
 
 
 def _end(loop: VirtualLoop) -> None:
-    """End every task after the judgement, those of killed processes included; they reach no other process."""
+    """End every task, those of killed processes included. From now on they reach no other process."""
     loop.connect = loop.failure = None
     for process in loop.processes:
         process.release()

@@ -18,6 +18,7 @@ from deploy.local.supervisor.component import Component, http_ready
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 OWN = os.getpriority(os.PRIO_PROCESS, 0)
+NICED = max(5, OWN)
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 
 
@@ -83,7 +84,7 @@ def test_a_process_gives_way_with_all_of_its_session(spawner: Spawner, monkeypat
     session = Path(f"/proc/{pid}/autogroup")
     assert os.getpriority(os.PRIO_PROCESS, pid) == OWN
     process.give_way()
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+    assert os.getpriority(os.PRIO_PROCESS, pid) == NICED
     assert not session.exists() or session.read_text().split()[1:] == ["nice", "5"]
     assert errors == []
 
@@ -96,7 +97,7 @@ def test_a_process_that_starts_again_gives_way_only_when_it_is_asked_to(spawner:
         assert os.getpriority(os.PRIO_PROCESS, pid) == OWN
         process.give_way()
         process.give_way()
-        assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+        assert os.getpriority(os.PRIO_PROCESS, pid) == NICED
         process.kill()
 
 
@@ -108,7 +109,7 @@ def test_all_threads_of_a_process_give_way(spawner: Spawner) -> None:
     wait_for(lambda: "up" in process.log_tail())
     process.give_way()
     threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-    assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [5, 5]
+    assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [NICED, NICED]
 
 
 def test_a_process_starts_where_the_weight_of_a_session_may_not_be_set(
@@ -121,7 +122,7 @@ def test_a_process_starts_where_the_weight_of_a_session_may_not_be_set(
     process = spawner(SLEEP, nice=5)
     pid = process.start()
     process.give_way()
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+    assert os.getpriority(os.PRIO_PROCESS, pid) == NICED
 
 
 def test_a_process_that_gives_way_already_keeps_its_nice_value(spawner: Spawner) -> None:
@@ -327,7 +328,7 @@ def test_a_component_gives_way_once_it_is_ready(spawner: Spawner) -> None:
     process = spawner(SLEEP, nice=5)
     component = Component(process, lambda: answers.pop(0), "127.0.0.1:1")
     component.start()
-    for nice in (OWN, 5):
+    for nice in (OWN, NICED):
         component.check(time.monotonic())
         assert os.getpriority(os.PRIO_PROCESS, process.pid or 0) == nice
 

@@ -170,7 +170,7 @@ class LocalKafka:
             process.resume()
 
     def wait_ready(self, deadline_s: float = 120.0) -> None:
-        """Wait until each broker answers, and each sees all brokers registered and unfenced.
+        """Wait until each broker answers, and each sees all brokers registered and unfenced. Then they give way.
 
         Raises:
             KafkaNotReadyError: not so after `deadline_s` seconds, or a broker has ended.
