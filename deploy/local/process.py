@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-NICE_STEP = 1.25
-"""The ratio of the weights of two processes whose nice values differ by 1; see sched(7)."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -30,27 +28,6 @@ def die_with(parent_pid: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # the parent died before prctl: no signal will come
         os._exit(1)
-
-
-def give_way(pid: int, nice: int) -> None:
-    """Set the nice value of a process that leads a session: of its threads, and of the session.
-
-    Kernels that schedule by session (autogroup) compare threads by their nice values within a session only.
-    """
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        thread = int(task.name)
-        with contextlib.suppress(ProcessLookupError):  # it ended just now
-            # It may have been started with a higher value, below which only root may go
-            os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
-    while True:
-        try:
-            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
-        except BlockingIOError:  # one change in a tenth of a second is allowed
-            time.sleep(0.05)
-        except OSError:  # it ended just now, or the kernel has none, or forbids it: then it shares the cores as before
-            return
-        else:
-            return
 
 
 class ProcessNotRunningError(RuntimeError):
@@ -83,27 +60,16 @@ class ManagedProcess:
         log_path: the file that stdout and stderr are appended to; its directory is made. At a start it is put aside
             as `.log.1` when it has grown beyond LOG_BYTES_MAX.
         cwd: the working directory of the child; this process's own when None.
-        nice: how far the child gives way to other processes where the cores are busy, once `give_way` is called, 0 to
-            19: each step takes a fifth of its weight; see sched(7).
     """
 
     def __init__(
-        self,
-        name: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        log_path: Path,
-        cwd: Path | None = None,
-        *,
-        nice: int = 0,
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], log_path: Path, cwd: Path | None = None
     ) -> None:
         self.name = name
         self.argv = list(argv)
         self.env = dict(env)
         self.log_path = log_path
         self.cwd = cwd
-        self.nice = nice
-        self._gave_way: int | None = None  # the pid of the run that did
         self.started_s = 0.0  # time.monotonic() of the last start
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -132,17 +98,6 @@ class ManagedProcess:
         self._popen = _SPAWNER.submit(self._spawn).result()
         self.started_s = time.monotonic()
         return self._popen.pid
-
-    def give_way(self) -> None:
-        """Let the child give way until it ends, or do nothing if it does so.
-
-        Call it when the child serves. Three brokers that gave way while they started took 66 s to be ready instead of
-        25 s, where eight other processes were busy on two cores.
-        """
-        pid = self.pid
-        if self.nice and pid is not None and pid != self._gave_way:
-            give_way(pid, self.nice)
-            self._gave_way = pid
 
     def terminate(self, deadline_s: float = 10.0) -> int | None:
         """Ask the child to end and wait, or kill it after `deadline_s` seconds; None when it was never started."""

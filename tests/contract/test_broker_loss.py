@@ -1,7 +1,6 @@
 """Three brokers, of which one or all are lost or silent: what the idempotent writer and a look at transactions do."""
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -55,12 +54,9 @@ async def test_batches_resent_after_the_loss_of_a_broker_keep_every_record_once_
             if number % 1000 == 0:
                 await asyncio.sleep(0.005)  # spreads the writes over the broker's failure
         await writer.flush()
-        started = replicated.processes[1].start()
+        replicated.processes[1].start()
     assert resent() > retried, "no batch was retried"
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert os.getpriority(os.PRIO_PROCESS, started) == own, "it gives way already"
     await asyncio.to_thread(replicated.wait_in_sync, 90)
-    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in replicated.pids} == {max(replicated.processes[1].nice, own)}
     found = await since(brokers, start)
     for partition in range(6):
         expected = [b"%d" % number for number in range(partition, count, 6)]

@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from deploy.local.ports import free_ports
-from deploy.local.process import LOG_BYTES_MAX, ManagedProcess, ProcessDeadlineError, ProcessNotRunningError, give_way
+from deploy.local.process import LOG_BYTES_MAX, ManagedProcess, ProcessDeadlineError, ProcessNotRunningError
 from deploy.local.supervisor import state
 from deploy.local.supervisor.component import Component, http_ready
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
-OWN = os.getpriority(os.PRIO_PROCESS, 0)
-NICED = max(5, OWN)
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 
 
@@ -40,10 +38,9 @@ class Spawner:
         self._directory = directory
         self.made: list[ManagedProcess] = []
 
-    def __call__(self, code: str, *, nice: int = 0, **env: str) -> ManagedProcess:
+    def __call__(self, code: str, **env: str) -> ManagedProcess:
         name = f"child-{len(self.made)}"
-        log = self._directory / "logs" / f"{name}.log"
-        process = ManagedProcess(name, [sys.executable, "-c", code], env, log, nice=nice)
+        process = ManagedProcess(name, [sys.executable, "-c", code], env, self._directory / "logs" / f"{name}.log")
         self.made.append(process)
         return process
 
@@ -68,73 +65,6 @@ def test_a_second_start_has_no_effect(spawner: Spawner) -> None:
     process = spawner(SLEEP)
     assert (process.returncode, process.pid) == (None, None)
     assert process.start() == process.start()
-
-
-def test_a_process_gives_way_with_all_of_its_session(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, errors = Path.write_text, [BlockingIOError()]
-
-    def write_text(path: Path, text: str) -> int:
-        if path.name == "autogroup" and errors:
-            raise errors.pop()
-        return written(path, text)
-
-    monkeypatch.setattr(Path, "write_text", write_text)
-    process = spawner(SLEEP, nice=5)
-    pid = process.start()
-    session = Path(f"/proc/{pid}/autogroup")
-    assert os.getpriority(os.PRIO_PROCESS, pid) == OWN
-    process.give_way()
-    assert os.getpriority(os.PRIO_PROCESS, pid) == NICED
-    assert not session.exists() or session.read_text().split()[1:] == ["nice", "5"]
-    assert errors == []
-
-
-def test_a_process_that_starts_again_gives_way_only_when_it_is_asked_to(spawner: Spawner) -> None:
-    process = spawner(SLEEP, nice=5)
-    process.give_way()  # it does not run
-    for _ in range(2):
-        pid = process.start()
-        assert os.getpriority(os.PRIO_PROCESS, pid) == OWN
-        process.give_way()
-        process.give_way()
-        assert os.getpriority(os.PRIO_PROCESS, pid) == NICED
-        process.kill()
-
-
-def test_all_threads_of_a_process_give_way(spawner: Spawner) -> None:
-    process = spawner(
-        f"import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); {SLEEP}", nice=5
-    )
-    pid = process.start()
-    wait_for(lambda: "up" in process.log_tail())
-    process.give_way()
-    threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-    assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [NICED, NICED]
-
-
-def test_a_process_starts_where_the_weight_of_a_session_may_not_be_set(
-    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write_text(path: Path, text: str) -> int:
-        raise PermissionError(path, text)
-
-    monkeypatch.setattr(Path, "write_text", write_text)
-    process = spawner(SLEEP, nice=5)
-    pid = process.start()
-    process.give_way()
-    assert os.getpriority(os.PRIO_PROCESS, pid) == NICED
-
-
-def test_a_process_that_gives_way_already_keeps_its_nice_value(spawner: Spawner) -> None:
-    pid = spawner(SLEEP).start()
-    os.setpriority(os.PRIO_PROCESS, pid, 7)
-    give_way(pid, 5)
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 7
-
-
-def test_a_process_that_has_ended_gives_way_to_all() -> None:
-    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE, check=True)
-    give_way(int(ended.stdout), 5)
 
 
 def test_terminate_lets_a_process_end_by_itself(spawner: Spawner) -> None:
@@ -321,16 +251,6 @@ def test_an_answer_of_the_last_run_does_not_make_the_new_one_ready(spawner: Spaw
     component.start()
     component.check(time.monotonic())
     assert component.snapshot().state == "starting"
-
-
-def test_a_component_gives_way_once_it_is_ready(spawner: Spawner) -> None:
-    answers = [False, True]
-    process = spawner(SLEEP, nice=5)
-    component = Component(process, lambda: answers.pop(0), "127.0.0.1:1")
-    component.start()
-    for nice in (OWN, NICED):
-        component.check(time.monotonic())
-        assert os.getpriority(os.PRIO_PROCESS, process.pid or 0) == nice
 
 
 def test_a_run_that_ended_is_not_judged_by_the_exit_code_of_the_one_before(spawner: Spawner) -> None:

@@ -4,7 +4,6 @@ Invariant: ports and data stay the same over restarts of a broker. Readiness is 
 time.
 """
 
-import math
 import re
 import shutil
 import time
@@ -17,7 +16,7 @@ from deploy.local.kafka.broker_config import BrokerAddress, log4j2_xml, server_p
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView, ask
 from deploy.local.ports import LOCAL_HOSTS, LOOPBACK, free_ports
 from deploy.local.prerequisites import require_java
-from deploy.local.process import NICE_STEP, ManagedProcess
+from deploy.local.process import ManagedProcess
 from deploy.security.certificates import Authority, open_authority
 from deploy.security.files import kafka_uuid, make_once, replace
 from deploy.security.principals import CLIENTS, broker
@@ -99,12 +98,7 @@ class LocalKafka:
         self._node_ids = frozenset(range(brokers))
         self.metrics_ports = free_ports(brokers if metrics else 0)
         logs = self.log_directory
-        # Elsewhere each has its own machine. On this one all weigh together as much as one process: else a service that
-        # starts has a fourth of a core while others keep the brokers busy. They do so once they serve
-        nice = round(math.log(brokers, NICE_STEP))
-        self.processes = [
-            ManagedProcess(f"broker-{i}", [], {}, logs / f"broker-{i}.log", nice=nice) for i in range(brokers)
-        ]
+        self.processes = [ManagedProcess(f"broker-{i}", [], {}, logs / f"broker-{i}.log") for i in range(brokers)]
 
     @property
     def bootstrap_servers(self) -> str:
@@ -170,7 +164,7 @@ class LocalKafka:
             process.resume()
 
     def wait_ready(self, deadline_s: float = 120.0) -> None:
-        """Wait until each broker answers, and each sees all brokers registered and unfenced. Then they give way.
+        """Wait until each broker answers, and each sees all brokers registered and unfenced.
 
         Raises:
             KafkaNotReadyError: not so after `deadline_s` seconds, or a broker has ended.
@@ -211,8 +205,6 @@ class LocalKafka:
             # All in one round: a broker's earlier answer may be from before a fault.
             missing = [node.node_id for node in self.nodes if not self._sees(node.node_id, reached)]
             if not missing:
-                for process in self.processes:
-                    process.give_way()
                 return
             ended = [node_id for node_id in missing if not self.processes[node_id].running]
             if ended or time.monotonic() > deadline:

@@ -115,8 +115,6 @@ class Component(Signalled):
         with self._lock:  # it may have been started again or released meanwhile
             self._ready = answers and self.wanted and self.process.pid == asked
             self._probed_s = now_s
-            if self._ready:
-                self.process.give_way()
 
     def snapshot(self) -> ComponentState:
         """Its state, all of one moment."""
