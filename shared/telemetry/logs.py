@@ -1,7 +1,8 @@
 """Structured logs on stderr: one JSON object per line; on a terminal, one readable line.
 
 A line has time, level, service, instance, logger, event and event_id. The event_id is the event without its arguments,
-as one word, to search and count by. Fields of `extra={...}` become further fields.
+as one word, to search and count by. Fields of `extra={...}` become further fields. A line that the Kafka client repeats
+within ten seconds is counted in the next one, in `repeats`.
 
 Invariant: every line is one JSON object, whatever its arguments are. Callers must not pass payloads or secrets:
 coordinates, reasons and counts suffice.
@@ -18,6 +19,9 @@ import msgspec
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _NO_WORD = re.compile(r"[^A-Za-z0-9]+")
+_CLIENT = "aiokafka"
+_REPEATS_S = 10.0
+_TEXTS_MAX = 256
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
@@ -68,9 +72,32 @@ def _to_text(line: dict[str, object]) -> str:
         return _encode({name: ascii(value) for name, value in line.items()}).decode()
 
 
+class _Repeats:
+    """Passes a line of the Kafka client once in ten seconds: it logs each attempt to reach a broker that is away."""
+
+    def __init__(self) -> None:
+        self._passed: dict[str, tuple[float, int]] = {}  # by text: the time of its last line, and its repeats since
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] != _CLIENT:
+            return True
+        text = record.getMessage()
+        passed_s, repeats = self._passed.get(text, (None, 0))
+        if passed_s is not None and abs(record.created - passed_s) < _REPEATS_S:
+            self._passed[text] = passed_s, repeats + 1
+            return False
+        if repeats:
+            record.repeats = repeats
+        if len(self._passed) >= _TEXTS_MAX:
+            self._passed.clear()
+        self._passed[text] = record.created, 0
+        return True
+
+
 def configure(service: str, instance: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Send all of the process's logs, the libraries' included, to `stream` (stderr): JSON unless it is a terminal."""
     chosen = stream or sys.stderr
     handler = logging.StreamHandler(chosen)
     handler.setFormatter(TerminalFormatter() if chosen.isatty() else JsonFormatter(service, instance))
+    handler.addFilter(_Repeats())
     logging.basicConfig(level=level, handlers=[handler], force=True)

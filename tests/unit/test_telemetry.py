@@ -141,6 +141,46 @@ def test_no_argument_breaks_a_log_line(field: object) -> None:
     assert "\n" not in line
 
 
+def said(name: str, text: str, at_s: float) -> None:
+    fields = {"name": name, "levelno": logging.ERROR, "msg": "Unable connect to %r", "args": (text,), "created": at_s}
+    record = logging.makeLogRecord(fields)
+    logging.getLogger(name).handle(record)
+
+
+def test_a_line_that_the_client_repeats_is_counted_in_the_next_one(restored_root: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure("outbox", "0", stream=stream)
+    for at_s in (100.0, 100.1, 109.9, 110.0, 110.1, 50.0, 121.0):  # a clock may be set back
+        said("aiokafka", "one", at_s)
+    said("aiokafka.client", "two", 100.2)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line.get("repeats")) for line in lines] == [
+        ("Unable connect to 'one'", None),
+        ("Unable connect to 'one'", 2),
+        ("Unable connect to 'one'", 1),
+        ("Unable connect to 'one'", None),
+        ("Unable connect to 'two'", None),
+    ]
+
+
+def test_no_line_of_another_logger_is_left_out(restored_root: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure("outbox", "0", stream=stream)
+    for _ in range(3):
+        said("shared.kafka.runtime.worker", "one", 100.0)
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_texts_of_the_client_are_remembered_up_to_a_bound(restored_root: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure("outbox", "0", stream=stream)
+    for number in range(257):
+        said("aiokafka", str(number), 100.0)
+    said("aiokafka", "256", 100.0)
+    said("aiokafka", "0", 100.0)
+    assert len(stream.getvalue().splitlines()) == 258
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
