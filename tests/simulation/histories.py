@@ -128,7 +128,7 @@ class Run:
             for text in judge.needlessly_completed(self._world.cluster)
         ]
         frames, notes = self._world.network.frames, self._world.cluster.notes
-        self._result.findings += [f"liveness: {text}" for text in judge.fenced_by_nobody(frames, notes)]
+        self._result.findings += [f"liveness: {text}" for text in judge.fenced_without_successor(frames, notes)]
         self._result.verdict = FAIL if self._result.findings else PASS if verdict.accepted else UNKNOWN
 
 

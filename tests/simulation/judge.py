@@ -148,7 +148,7 @@ def findings(verdict: Verdict) -> Mapping[str, int]:
     return {kind: count for kind, count in verdict.kinds.items() if count and kind not in _NOT_RUN}
 
 
-def fenced_by_nobody(frames: Iterable[Frame], notes: Iterable[Note]) -> Iterator[str]:
+def fenced_without_successor(frames: Iterable[Frame], notes: Iterable[Note]) -> Iterator[str]:
     """Processes that ended as fenced although no other one had their transactional.id."""
     ends = [note for note in notes if _FENCED in note.text]
     inits = [frame for frame in frames if frame.answer is None and frame.request[:2] == _INIT_PRODUCER_ID]
