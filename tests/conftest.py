@@ -36,7 +36,7 @@ _LONG = {
     "kills": ("tests/upgrade/test_kills.py",),
 }
 """The longest, each for one process, and first. In this order a simulation, which has one thread and no time limits,
-runs beside whole stacks and one Spark: two of Spark leave a stack too little to be ready in time."""
+runs together with whole stacks and one Spark. Next to two of Spark, a stack is not ready in time."""
 
 
 class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise

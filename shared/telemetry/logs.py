@@ -9,6 +9,7 @@ coordinates, reasons and counts suffice.
 """
 
 import logging
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -81,9 +82,9 @@ class _Repeats:
     def __call__(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] != _CLIENT:
             return True
-        text = record.getMessage()
-        passed_s, repeats = self._passed.get(text, (None, 0))
-        if passed_s is not None and abs(record.created - passed_s) < _REPEATS_S:
+        text = str((record.msg, record.args))  # not formatted: a line that cannot be must not fail its caller
+        passed_s, repeats = self._passed.get(text, (-math.inf, 0))
+        if abs(record.created - passed_s) < _REPEATS_S:
             self._passed[text] = passed_s, repeats + 1
             return False
         if repeats:

@@ -181,6 +181,15 @@ def test_texts_of_the_client_are_remembered_up_to_a_bound(restored_root: logging
     assert len(stream.getvalue().splitlines()) == 258
 
 
+def test_a_line_of_the_client_that_cannot_be_formatted_does_not_fail_its_caller(
+    restored_root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure("outbox", "0", stream=io.StringIO())
+    text = "%d of %d"
+    logging.getLogger("aiokafka").error(text, "one")
+    assert "--- Logging error ---" in capsys.readouterr().err
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
