@@ -27,6 +27,7 @@ _TOGETHER = ("tests/contract/", "tests/drills/", "tests/integration/page/", "tes
 
 _LONG = {
     "pipeline": ("tests/pipeline/",),
+    "traffic": ("tests/pipeline/test_traffic.py",),
     "histories": ("tests/simulation/test_histories.py",),
     "stacks": ("tests/integration/test_demo.py", "tests/integration/test_readme.py"),
     "further histories": ("tests/simulation/test_further_histories.py",),
@@ -36,7 +37,8 @@ _LONG = {
     "kills": ("tests/upgrade/test_kills.py",),
 }
 """The longest, each for one process, and first. In this order a simulation, which has one thread and no time limits,
-runs together with whole stacks and one Spark. Next to two of Spark, a stack is not ready in time."""
+runs together with whole stacks and one Spark. Next to two of Spark, a stack is not ready in time. The nights under
+load take the longer, the less of a core is theirs, and load the brokers meanwhile: they end before the first stack."""
 
 
 class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
