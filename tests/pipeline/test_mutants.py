@@ -29,7 +29,7 @@ def test_a_mutant_changes_one_place_and_has_a_test(mutant: Mutant) -> None:
 
 def test_the_page_names_every_mutant() -> None:
     assert len(MUTANTS) >= COUNT_MIN
-    assert table(MUTANTS) in (ROOT / "docs" / "testing.md").read_text()
+    assert table(MUTANTS) in (ROOT / "docs" / "mutants.md").read_text()
 
 
 def test_a_text_that_is_not_there_once_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Mutants of the runtime are found by the histories that docs/testing.md names."""
+"""Mutants of the runtime are found by the histories that docs/simulation.md names."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from tests.harness import ROOT
 from tests.simulation.mutants import MUTANTS
 from tests.tiers import full
 
-PAGE = (ROOT / "docs" / "testing.md").read_text()
+PAGE = (ROOT / "docs" / "simulation.md").read_text()
 FOUND = re.findall(r"^\| ([a-z-]+) \| (.+) \| (\d+) \| .+ \|$", PAGE, re.MULTILINE)
 """Rows of the page's table: the mutant, what it does, and the seed of the first history that finds it."""
 

@@ -45,7 +45,7 @@ def main(only: tuple[str, ...], workers: int, *, as_list: bool, as_json: bool) -
 
 
 def table(mutants: Table) -> str:
-    """Return the table of docs/testing.md."""
+    """Return the table of docs/mutants.md."""
     lines = ["| mutant | what it does | found by |", "| --- | --- | --- |"]
     lines += [f"| {name} | {one.what} | {_short(one.found_by)} |" for name, one in mutants.items()]
     return "\n".join(lines)
