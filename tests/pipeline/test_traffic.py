@@ -1,6 +1,8 @@
 """Nights under load: no record in flight is a break, and each decision follows from the records that it names.
 
 Fees, rates and subscriptions change meanwhile, and one cut meets a transaction that is open: it does not wait for it.
+Payments arrive one by one where a cut is taken, so that it meets some in every service. During a night they arrive in
+bursts: a transaction of its own for each of them would take a core from the night.
 """
 
 import asyncio
@@ -113,10 +115,15 @@ async def load(brokers: str, nights: Nights) -> Verdict:
     """Reconcile under load until the time is over, then at rest; returns the verdict of an audit."""
     await prepare(brokers)
     until = time.monotonic() + DURATION_S
-    async with traffic(brokers, 1, RECORDS_PER_S), reference_changes(brokers, 2):
-        await nights.reconcile(await cut_into_open_transaction(brokers, nights))
-        while time.monotonic() < until or len(nights.cuts) < CUTS_MIN:
-            await nights.reconcile(await nights.cut())
+    async with traffic(brokers, 1, RECORDS_PER_S) as sent, reference_changes(brokers, 2):
+        cut = await cut_into_open_transaction(brokers, nights)
+        while True:
+            sent.in_bursts()
+            await nights.reconcile(cut)
+            if time.monotonic() >= until and len(nights.cuts) >= CUTS_MIN:
+                break
+            await sent.one_by_one()
+            cut = await nights.cut()
     # No outbox runs here: its requests have no results
     await wait_drained(brokers, deadline_s=DRAINED_S, pipeline=PIPELINE[:3])
     await nights.reconcile(await nights.cut(deadline_s=30))

@@ -14,10 +14,11 @@ from shared.events.reference import Fee, Rate, encode_reference
 from shared.events.transfers import AccountOpened, encode_transfer
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.bulk import payments
+from tests.harness import eventually
 from tests.partitions import partition_for, partition_for_bytes
 
 CLIENTS = 40
-RECORDS_PER_S = 400
+SENT_S = 60
 CHANGES_PER_S = 1.0
 """Each changes one fee, rate or list of subscriptions."""
 
@@ -37,11 +38,46 @@ async def prepare(brokers: str) -> None:
             await writer.send(catalogue.LEDGER_TRANSFERS, partition_for(account), account.encode(), value)
 
 
+class Traffic:
+    """Payments of all kinds at a steady rate: one by one, or all of a second at once, in few transactions."""
+
+    def __init__(self, records_per_s: int) -> None:
+        self._records_per_s = records_per_s
+        self._at_once = 1
+        self._sent = 0
+
+    def in_bursts(self) -> None:
+        self._at_once = self._records_per_s
+
+    async def one_by_one(self) -> None:
+        """Leave bursts, and wait until half a second of records was sent since: then some are in flight at any time."""
+        self._at_once = 1
+        wanted = self._sent + self._records_per_s // 2
+
+        async def sent() -> bool:
+            return self._sent >= wanted
+
+        await eventually(sent, f"{wanted} records sent", SENT_S)
+
+    async def send(self, brokers: str, seed: int) -> None:
+        """Send until cancelled."""
+        begun = time.monotonic()
+        async with IdempotentWriter(brokers) as writer:
+            for debtor, value in payments(10**6, CLIENTS, random.Random(seed), prefix=f"night-{seed}"):
+                partition = partition_for_bytes(value) if debtor is None else partition_for(debtor)
+                key = None if debtor is None else debtor.encode()
+                await writer.write(catalogue.PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
+                self._sent += 1
+                if self._sent % self._at_once == 0:
+                    await asyncio.sleep(max(begun + self._sent / self._records_per_s - time.monotonic(), 0))
+
+
 @asynccontextmanager
-async def traffic(brokers: str, seed: int, records_per_s: float = RECORDS_PER_S) -> AsyncIterator[None]:
-    """Payments of all kinds at a steady rate until the context is left."""
-    async with _meanwhile(_send(brokers, seed, records_per_s)):
-        yield
+async def traffic(brokers: str, seed: int, records_per_s: int) -> AsyncIterator[Traffic]:
+    """Payments, one by one at first, until the context is left."""
+    sent = Traffic(records_per_s)
+    async with _meanwhile(sent.send(brokers, seed)):
+        yield sent
 
 
 @asynccontextmanager
@@ -60,17 +96,6 @@ async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-async def _send(brokers: str, seed: int, records_per_s: float) -> None:
-    begun, count = time.monotonic(), 0
-    async with IdempotentWriter(brokers) as writer:
-        for debtor, value in payments(10**6, CLIENTS, random.Random(seed), prefix=f"night-{seed}"):
-            partition = partition_for_bytes(value) if debtor is None else partition_for(debtor)
-            key = None if debtor is None else debtor.encode()
-            await writer.write(catalogue.PAYMENTS_RAW, partition, key, value, BY_OPERATOR)
-            count += 1
-            await asyncio.sleep(max(begun + count / records_per_s - time.monotonic(), 0))
 
 
 async def _change(brokers: str, chance: random.Random) -> None:
