@@ -47,6 +47,12 @@ def wait_until(reached: Callable[[], bool], what: str, deadline_s: float = 60.0)
         time.sleep(0.05)
 
 
+def children(pid: int) -> list[int]:
+    """Return the pids of a process's children, those of all its threads; see proc(5)."""
+    of_threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for of_thread in of_threads for child in of_thread.read_text().split()]
+
+
 @contextmanager
 def cluster(
     directory: Path, brokers: int = 1, *, heap_mb: int = 256, partitions: int = PARTITIONS

@@ -1,9 +1,11 @@
 """A real PostgreSQL for tests, on a free loopback port. It refuses to run as root, so it may run as another user."""
 
+import contextlib
 import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from deploy.local.prerequisites import require_postgresql
 from deploy.local.process import ManagedProcess
 from deploy.security.certificates import Authority
 from services.balances.projection import database
-from tests.harness import wait_until
+from tests.harness import children, wait_until
 from tests.tiers import mostly_full
 
 USER = "once"
@@ -78,8 +80,13 @@ class Postgres:
         wait_until(self._answers, "postgres answers", 30)
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL; its backends, in sessions of their own, end when they notice."""
+        """Kill the server with SIGKILL, and its backends: left alone, they answer until they notice."""
+        pid = self.process.pid
+        backends = [] if pid is None else children(pid)
         self.process.kill()
+        for backend in backends:
+            with contextlib.suppress(ProcessLookupError):  # it has noticed
+                os.kill(backend, signal.SIGKILL)
 
     def url(self, database: str = "postgres") -> URL:
         """A database's URL, as in ONCE_VIEW_DATABASE."""

@@ -26,7 +26,7 @@ from spark.metrics import Progress
 from spark.nightly import work
 from spark.runs import Run
 from spark.session import session
-from tests.harness import wait_until
+from tests.harness import children, wait_until
 from tests.pipeline.costs import stages
 
 LANDING, CHECK, KEPT = "landing", "check", "kept"
@@ -81,8 +81,7 @@ class Killer:
         return executor
 
     def _executors(self) -> list[int]:
-        threads = Path(f"/proc/{self._worker}/task").glob("*/children")
-        return [pid for thread in threads for pid in map(int, thread.read_text().split()) if pid not in self._killed]
+        return [pid for pid in children(self._worker) if pid not in self._killed]
 
     def _is_at_work(self) -> bool:
         stages = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
