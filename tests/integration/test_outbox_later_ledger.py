@@ -1,6 +1,7 @@
 """The ledger is upgraded under load, before the outbox: requests with a field that the outbox does not know."""
 
 import asyncio
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,6 @@ from tests.tiers import full
 pytestmark = [pytest.mark.timeout(400), full]
 
 BATCH = 20
-LOADED_BEFORE = 5
 LOAD_PAUSE_S = 0.2
 FAILED_CALLS = 30
 
@@ -59,11 +59,12 @@ async def records(running: World, topic: str) -> list[Record]:
     return found
 
 
-async def load(running: World, batches: list[int], done: asyncio.Event) -> None:
-    while not done.is_set():
-        await send_raw(running.bootstrap_servers, payments(f"load-{len(batches)}", BATCH))
-        batches.append(BATCH)
+async def load(running: World, done: asyncio.Event) -> None:
+    for number in itertools.count():
+        await send_raw(running.bootstrap_servers, payments(f"load-{number}", BATCH))
         await asyncio.sleep(LOAD_PAUSE_S)
+        if done.is_set():
+            break
 
 
 async def test_requests_of_a_later_ledger_are_processed_and_passed_on_whole(running: World, tmp_path: Path) -> None:
@@ -74,12 +75,11 @@ async def test_requests_of_a_later_ledger_are_processed_and_passed_on_whole(runn
     )
     assert subscribed.exit_code == 0, subscribed.stderr
     first = running.outbox(**BRIEF).start().wait_ready()
-    batches: list[int] = []
     done = asyncio.Event()
     with services(brokers, tmp_path, "ingest", "transform"):
         ledger = Service("ledger", brokers, tmp_path).start().wait_ready()
-        loading = asyncio.create_task(load(running, batches, done))
-        await eventually(lambda: _loaded(batches), "load")
+        loading = asyncio.create_task(load(running, done))
+        await eventually(lambda: _requested(running), "requests of the present ledger")
         ledger.process.terminate()
         ahead = later(Service("ledger", brokers, tmp_path)).start().wait_ready()
         try:
@@ -110,8 +110,8 @@ async def test_requests_of_a_later_ledger_are_processed_and_passed_on_whole(runn
     await _assert_passed_on(running, resolved)
 
 
-async def _loaded(batches: list[int]) -> bool:
-    return len(batches) >= LOADED_BEFORE
+async def _requested(running: World) -> bool:
+    return bool(await _requests(running))
 
 
 async def _has_field(running: World, topic: str) -> bool:
