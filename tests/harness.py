@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -49,8 +49,11 @@ def wait_until(reached: Callable[[], bool], what: str, deadline_s: float = 60.0)
 
 def children(pid: int) -> list[int]:
     """Return the pids of a process's children, those of all its threads; see proc(5)."""
-    of_threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for of_thread in of_threads for child in of_thread.read_text().split()]
+    found: list[int] = []
+    for of_thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread ended just now
+            found += map(int, of_thread.read_text().split())
+    return found
 
 
 @contextmanager

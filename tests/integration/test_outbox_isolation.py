@@ -18,7 +18,7 @@ from deploy.drills.sinks.receiver import Faults, Mode
 from services.outbox.lanes import endpoint_of
 from shared.eos import crash
 from shared.events.effects import EffectFailure, EffectRequest, EffectState
-from tests.bench.isolation import SLOW_S, Figures, figures, mixed, offer, raise_if_rewritten
+from tests.bench.isolation import SLOW_S, figures, mixed, offer, raise_if_rewritten
 from tests.commands import once
 from tests.harness import ROOT, eventually, wait_until
 from tests.outbox import World, assert_i11, world
@@ -77,23 +77,11 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IllWorld]:
             yield IllWorld(made, dead, slow)
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=[full, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=full)])
 async def test_the_others_are_served_as_before(ill: IllWorld, seconds: int) -> None:
-    made = ill.world
-    outbox = made.outbox(**PATIENT).start().wait_ready()
-    before, after = await alone_and_among(ill, seconds)
-    if not as_before(before, after):  # other tests may have taken the cores; a slow call delays effects each time
-        before, after = await alone_and_among(ill, seconds)
-    assert as_before(before, after), (before, after)
-    await raise_if_rewritten(made)
-    outbox.process.terminate()
-    assert outbox.process.returncode == 0
-
-
-async def alone_and_among(ill: IllWorld, seconds: int) -> tuple[Figures, Figures]:
-    """Measure how healthy endpoints are served: alone, and among the dead and the slow one."""
     per_s, made = 100.0, ill.world
     fine = [f"{made.receiver.url}/{number}" for number in range(8)]
+    outbox = made.outbox(**PATIENT).start().wait_ready()
     alone = mixed(fine, int(per_s * 0.8 * seconds))
     begun = made.receiver.counts().distinct
     before = await figures(made.receiver, await offer(made, alone, per_s * 0.8), ids(alone), seconds, begun)
@@ -106,14 +94,14 @@ async def alone_and_among(ill: IllWorld, seconds: int) -> tuple[Figures, Figures
     finally:
         ill.heal()
     assert after.received == after.requested == len(wanted)
+    assert after.per_s >= 0.9 * before.per_s
+    # The bench measures the factor; here a busy machine must not fail the test, and waiting for a slow call must
+    assert after.p99_ms <= max(1.5 * before.p99_ms, before.p99_ms + 500)
     results = await made.settled(among, 120)
     assert assert_i11(among, results, ill.effects()) == {EffectState.SENT: len(among)}
-    return before, after
-
-
-def as_before(before: Figures, after: Figures) -> bool:
-    """Whether no effect waited for a slow call. The bench measures the factor; here other tests use the machine."""
-    return after.per_s >= 0.9 * before.per_s and after.p99_ms <= max(1.5 * before.p99_ms, before.p99_ms + 500)
+    await raise_if_rewritten(made)
+    outbox.process.terminate()
+    assert outbox.process.returncode == 0
 
 
 def ids(requests: list[EffectRequest]) -> set[str]:

@@ -60,11 +60,10 @@ async def records(running: World, topic: str) -> list[Record]:
 
 
 async def load(running: World, done: asyncio.Event) -> None:
-    for number in itertools.count():
-        await send_raw(running.bootstrap_servers, payments(f"load-{number}", BATCH))
+    numbers = itertools.count()
+    while not done.is_set():
+        await send_raw(running.bootstrap_servers, payments(f"load-{next(numbers)}", BATCH))
         await asyncio.sleep(LOAD_PAUSE_S)
-        if done.is_set():
-            break
 
 
 async def test_requests_of_a_later_ledger_are_processed_and_passed_on_whole(running: World, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Nights under load: no record in flight is a break, and each decision follows from the records that it names.
 
 Fees, rates and subscriptions change meanwhile, and one cut meets a transaction that is open: it does not wait for it.
-Payments arrive one by one where a cut is taken, so that it meets some in every service. During a night they arrive in
-bursts: a transaction of its own for each of them would take a core from the night.
+Payments arrive one by one where a cut is taken, so that some are in flight. During a night they arrive in bursts: a
+transaction of its own for each of them would take a core from the night.
 """
 
 import asyncio

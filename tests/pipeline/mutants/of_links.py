@@ -64,7 +64,7 @@ OF_LINKS: Final[Table] = {
         f"{_LINKS}::test_sources_at_the_bounds_of_the_cut",
     ),
     "links-beginning-of-the-log": Mutant(
-        "takes the first record of a log for one that expired",
+        "takes the first record of a log for an expired record",
         "links.py",
         "when {offset} < {log.beginning(partition)}",
         "when {offset} <= {log.beginning(partition)}",

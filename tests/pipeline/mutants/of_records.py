@@ -9,7 +9,7 @@ _LEDGER, _LEGS, _EFFECTS = "test_checks_ledger.py", "test_checks_legs.py", "test
 
 OF_CUTS: Final[Table] = {
     "cut-same-offset": Mutant(
-        "takes a committed offset that did not move for one that went back",
+        "takes a committed offset that did not move for a lower one",
         "checks/__init__.py",
         "committed >= earlier",
         "committed > earlier",
