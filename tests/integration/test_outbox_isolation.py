@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from deploy.drills.sinks.receiver import Faults, Mode
 from services.outbox.lanes import endpoint_of
 from shared.eos import crash
 from shared.events.effects import EffectFailure, EffectRequest, EffectState
-from tests.bench.isolation import SLOW_S, figures, mixed, offer, raise_if_rewritten
+from tests.bench.isolation import SLOW_S, Figures, figures, mixed, offer, raise_if_rewritten
 from tests.commands import once
 from tests.harness import ROOT, eventually, wait_until
 from tests.outbox import World, assert_i11, world
@@ -27,6 +28,7 @@ from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(240)
 
+PER_S = 100  # effects to all ten places: eight healthy ones, a dead and a slow one
 NEVER = Faults(Mode.TIMEOUT, delay_s=60)
 SLOW = Faults(Mode.SLOW, delay_s=SLOW_S)
 PATIENT = {"OUTBOX_CALL_TIMEOUT_S": "5", "OUTBOX_LEASE_S": "15", "OUTBOX_BATCH_MAX": "200"}
@@ -79,33 +81,36 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IllWorld]:
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=full)])
 async def test_the_others_are_served_as_before(ill: IllWorld, seconds: int) -> None:
-    per_s, made = 100.0, ill.world
+    made = ill.world
     fine = [f"{made.receiver.url}/{number}" for number in range(8)]
     outbox = made.outbox(**PATIENT).start().wait_ready()
-    alone = mixed(fine, int(per_s * 0.8 * seconds))
-    begun = made.receiver.counts().distinct
-    before = await figures(made.receiver, await offer(made, alone, per_s * 0.8), ids(alone), seconds, begun)
+    before = await served(made, mixed(fine, PER_S * 8 // 10 * seconds // 2), fine)
     ill.sicken()
     try:
-        among = mixed([*fine, ill.dead.url, ill.slow.url], int(per_s * seconds))
-        wanted = {request.effect_id for request in among if request.destination in fine}
-        begun = made.receiver.counts().distinct
-        after = await figures(made.receiver, await offer(made, among, per_s), wanted, seconds, begun)
+        among = mixed([*fine, ill.dead.url, ill.slow.url], PER_S * seconds)
+        within = await served(made, among, fine, places=10)
     finally:
         ill.heal()
-    assert after.received == after.requested == len(wanted)
-    assert after.per_s >= 0.9 * before.per_s
-    # The bench measures the factor; here a busy machine must not fail the test, and waiting for a slow call must
-    assert after.p99_ms <= max(1.5 * before.p99_ms, before.p99_ms + 500)
     results = await made.settled(among, 120)
     assert assert_i11(among, results, ill.effects()) == {EffectState.SENT: len(among)}
     await raise_if_rewritten(made)
+    # What else runs on the machine changes from minute to minute, so that the healthy alone are measured on both sides
+    after = await served(made, mixed(fine, PER_S * 8 // 10 * seconds // 2), fine)
+    assert within.per_s >= 0.9 * mean([before.per_s, after.per_s])
+    # The bench measures the factor; here a busy machine must not fail the test, and waiting for a slow call must
+    alone_ms = mean([before.p99_ms, after.p99_ms])
+    assert within.p99_ms <= max(1.5 * alone_ms, alone_ms + 500)
     outbox.process.terminate()
     assert outbox.process.returncode == 0
 
 
-def ids(requests: list[EffectRequest]) -> set[str]:
-    return {request.effect_id for request in requests}
+async def served(made: World, requests: list[EffectRequest], fine: list[str], places: int = 8) -> Figures:
+    """Offer requests to so many places, PER_S / 10 a second to each, and measure those to the healthy ones."""
+    wanted = {request.effect_id for request in requests if request.destination in fine}
+    per_s, begun = PER_S * places / 10, made.receiver.counts().distinct
+    found = await figures(made.receiver, await offer(made, requests, per_s), wanted, len(requests) / per_s, begun)
+    assert found.received == found.requested == len(wanted)
+    return found
 
 
 @full
