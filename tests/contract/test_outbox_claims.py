@@ -276,8 +276,11 @@ async def test_another_producer_id_enters_although_it_is_lower(client: Redis) ->
         await mark_one(before, 1, sent())
 
 
-@pytest.mark.parametrize("mark", [in_doubt(3), Mark(EffectState.FAILED, sent().at_ms, 9, 3, 0, "refused")])
-async def test_a_decision_reopens_only_the_revision_that_it_names(first: Claims, client: Redis, mark: Mark) -> None:
+@pytest.mark.parametrize(("state", "reason"), [(EffectState.IN_DOUBT, ""), (EffectState.FAILED, "refused")])
+async def test_a_decision_reopens_only_the_revision_that_it_names(
+    first: Claims, client: Redis, state: EffectState, reason: str
+) -> None:
+    mark = Mark(state, now_ms(), 9, 3, 0, reason)
     await claim_one(first, 1)
     await mark_one(first, 1, mark)
     for revision in (0, 2, 4):
