@@ -18,7 +18,7 @@ from shared.events.installation import (
     encode_ownership,
 )
 from shared.kafka.admin.installation import enforce_ownership, ensure_installation, installation_id, ownership
-from shared.kafka.client.errors import TopicMismatchError
+from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_partition
 from shared.settings import LedgerSettings, load
@@ -61,6 +61,21 @@ def test_a_maker_takes_the_id_that_was_mirrored() -> None:
             await writer.send(INSTALLATION, PARTITION, mirrored.id.encode(), encode_installation(mirrored))
         assert await ensure_installation(SERVERS) == mirrored.id
         assert len(await records()) == 1
+
+    history(main)
+
+
+def test_replicas_that_are_late_are_waited_for_as_long_as_the_caller_gives() -> None:
+    async def main(world: World) -> None:
+        log = world.cluster.partitions[INSTALLATION, PARTITION]
+        world.cluster.hold(log)
+        with pytest.raises(KafkaUnavailableError, match=r"did not acknowledge a record within 10\.0 s"):
+            await ensure_installation(SERVERS)
+        made = asyncio.create_task(ensure_installation(SERVERS, 60))
+        await asyncio.sleep(30)
+        assert not made.done()
+        world.cluster.release(log)
+        assert await made == await installation_id(SERVERS)
 
     history(main)
 

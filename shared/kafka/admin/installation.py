@@ -5,6 +5,7 @@ Invariant: makers that run at once agree, because each reads the topic again aft
 
 import time
 import uuid
+from typing import Final
 
 from shared.eos.records import Record
 from shared.events.catalogue import INSTALLATION, PAYMENTS_RAW
@@ -23,20 +24,25 @@ from shared.kafka.client.errors import TopicMismatchError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, read_partition
 
+_ACKNOWLEDGED_S: Final = 10.0
 
-async def ensure_installation(bootstrap_servers: Bootstrap) -> str:
+
+async def ensure_installation(bootstrap_servers: Bootstrap, timeout_s: float = _ACKNOWLEDGED_S) -> str:
     """Return the installation's id, made now if there is none. The topics must exist.
 
     Where payments.raw is empty, ownership is enforced from its first record on.
+
+    Args:
+        timeout_s: seconds until a new record must be acknowledged; in topics just created it waits for their replicas.
 
     Raises KafkaUnavailableError: the cluster does not answer, or did not acknowledge a new record. Call it again then.
     """
     ids, ownerships = await _records(bootstrap_servers)
     if not ids:
         made = Installation(uuid.uuid4().hex, _now_ms())
-        await _write(bootstrap_servers, made.id.encode(), encode_installation(made))
+        await _write(bootstrap_servers, made.id.encode(), encode_installation(made), timeout_s)
     if ownerships or not any((await end_offsets(bootstrap_servers, [PAYMENTS_RAW])).values()):
-        await enforce_ownership(bootstrap_servers)
+        await enforce_ownership(bootstrap_servers, timeout_s)
     return await installation_id(bootstrap_servers)
 
 
@@ -71,10 +77,13 @@ async def ownership(bootstrap_servers: Bootstrap) -> Ownership:
     return decode_ownership(found[0].value or b"")
 
 
-async def enforce_ownership(bootstrap_servers: Bootstrap) -> Ownership:
+async def enforce_ownership(bootstrap_servers: Bootstrap, timeout_s: float = _ACKNOWLEDGED_S) -> Ownership:
     """Enforce ownership from the present end of payments.raw on, unless it is enforced already.
 
     Returns the offsets in force. No ledger may be at work: it would decide by another record than those after it.
+
+    Args:
+        timeout_s: seconds until a record must be acknowledged.
 
     Raises KafkaUnavailableError: the cluster does not answer, or did not acknowledge the record. Call it again then.
     """
@@ -82,10 +91,10 @@ async def enforce_ownership(bootstrap_servers: Bootstrap) -> Ownership:
     if not found:
         ends = await end_offsets(bootstrap_servers, [PAYMENTS_RAW])
         made = Ownership(tuple(ends[PAYMENTS_RAW, partition] for partition in range(len(ends))), _now_ms())
-        await _write(bootstrap_servers, OWNERSHIP_KEY, encode_ownership(made))
+        await _write(bootstrap_servers, OWNERSHIP_KEY, encode_ownership(made), timeout_s)
         _, found = await _records(bootstrap_servers)
     while found[-1].value != found[0].value:  # of another maker: compaction keeps the last record
-        await _write(bootstrap_servers, OWNERSHIP_KEY, found[0].value or b"")
+        await _write(bootstrap_servers, OWNERSHIP_KEY, found[0].value or b"", timeout_s)
         _, found = await _records(bootstrap_servers)
     return decode_ownership(found[0].value or b"")
 
@@ -98,8 +107,10 @@ async def _records(bootstrap_servers: Bootstrap) -> tuple[list[Record], list[Rec
     return ids, [record for record in found if record.key == OWNERSHIP_KEY]
 
 
-async def _write(bootstrap_servers: Bootstrap, key: bytes, value: bytes) -> None:
-    async with IdempotentWriter(bootstrap_servers, client_id="once-installation") as writer:
+async def _write(bootstrap_servers: Bootstrap, key: bytes, value: bytes, timeout_s: float) -> None:
+    async with IdempotentWriter(
+        bootstrap_servers, client_id="once-installation", request_timeout_s=timeout_s
+    ) as writer:
         await writer.send(INSTALLATION, PARTITION, key, value)
 
 

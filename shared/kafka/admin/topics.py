@@ -52,7 +52,7 @@ async def ensure_topics(
         replication_factor: replicas of each partition of a topic that is created. It is never taken from the brokers
             that answer: they register one after the other.
         topics: None for those of the catalogue.
-        deadline_s: seconds for all of it.
+        deadline_s: seconds for the topics, and then for each record of the installation.
 
     Returns:
         The names of the topics created.
@@ -65,7 +65,7 @@ async def ensure_topics(
         bootstrap_servers, partitions, replication_factor, TOPICS if topics is None else topics, deadline_s
     )
     if topics is None:
-        await ensure_installation(bootstrap_servers)
+        await ensure_installation(bootstrap_servers, deadline_s)
     return created
 
 
