@@ -10,8 +10,10 @@ SEEDS ?= 200
 FIRST ?= 1
 # Tests, and every command here, start many processes: each would compile all that it imports
 unexport PYTHONDONTWRITEBYTECODE
-# Three at a time on two cores: many tests wait most of the time. Four take longer. Each process has a broker of its own
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --no-loadscope-reorder
+# Three processes on two cores: many tests wait some of the time. Each process has a broker of its own. In test-all two
+# keep both cores busy. With three, requests to brokers that had just started have timed out there
+PROCESSES := 3
+PYTEST = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 # The installation waits for the network while the checks use the processor
 CHECKED = $(MAKE) --jobs 2 --no-print-directory check $(VENV)/.installed-for-tests
 LOCKS := deploy/local/jgo.lock.toml deploy/prometheus/jgo.lock.toml deploy/mirror/jgo.lock.toml deploy/spark/jgo.lock.toml
@@ -50,6 +52,7 @@ test: setup ## What check does; every layer, and a fault of each kind
 	@$(CHECKED)
 	@$(PYTEST) -m "not full"
 
+test-all: PROCESSES := 2
 test-all: setup ## The same, every row of every matrix, and more generated examples
 	@$(CHECKED)
 	@$(PYTEST) --hypothesis-profile thorough
