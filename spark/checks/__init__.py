@@ -1,4 +1,7 @@
-"""The checks of a run, each from the night's rows to a `Checked`. They change nothing."""
+"""The checks of a run, each from the night's rows to a `Checked`. They change nothing.
+
+Their expressions are SQL text: docs/adr/0031-expressions-as-text.md says why.
+"""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
