@@ -10,8 +10,8 @@ SEEDS ?= 200
 FIRST ?= 1
 # Tests, and every command here, start many processes: each would compile all that it imports
 unexport PYTHONDONTWRITEBYTECODE
-# Three processes on two cores: many tests wait some of the time. Each process has a broker of its own. In test-all two
-# keep both cores busy. With three, requests to brokers that had just started have timed out there
+# Three processes on two cores: many tests wait some of the time. Each process has a broker of its own. test-all has two:
+# with three, new brokers next to its sessions of Spark and its stacks took longer than 10 s to acknowledge a record
 PROCESSES := 3
 PYTEST = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 # The installation waits for the network while the checks use the processor

@@ -5,7 +5,6 @@ Invariant: makers that run at once agree, because each reads the topic again aft
 
 import time
 import uuid
-from typing import Final
 
 from shared.eos.records import Record
 from shared.events.catalogue import INSTALLATION, PAYMENTS_RAW
@@ -21,13 +20,11 @@ from shared.events.installation import (
 )
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import TopicMismatchError
-from shared.kafka.client.idempotent import IdempotentWriter
+from shared.kafka.client.idempotent import ACKNOWLEDGED_S, IdempotentWriter
 from shared.kafka.client.reader import end_offsets, read_partition
 
-_ACKNOWLEDGED_S: Final = 10.0
 
-
-async def ensure_installation(bootstrap_servers: Bootstrap, timeout_s: float = _ACKNOWLEDGED_S) -> str:
+async def ensure_installation(bootstrap_servers: Bootstrap, timeout_s: float = ACKNOWLEDGED_S) -> str:
     """Return the installation's id, made now if there is none. The topics must exist.
 
     Where payments.raw is empty, ownership is enforced from its first record on.
@@ -77,7 +74,7 @@ async def ownership(bootstrap_servers: Bootstrap) -> Ownership:
     return decode_ownership(found[0].value or b"")
 
 
-async def enforce_ownership(bootstrap_servers: Bootstrap, timeout_s: float = _ACKNOWLEDGED_S) -> Ownership:
+async def enforce_ownership(bootstrap_servers: Bootstrap, timeout_s: float = ACKNOWLEDGED_S) -> Ownership:
     """Enforce ownership from the present end of payments.raw on, unless it is enforced already.
 
     Returns the offsets in force. No ledger may be at work: it would decide by another record than those after it.

@@ -31,6 +31,7 @@ from shared.kafka.client.measured import new_batch
 from shared.kafka.client.plain_producer import DISCARD_S, Batch, Lane, Target, discard, refuse_oversize, start
 from shared.telemetry import metrics
 
+ACKNOWLEDGED_S = 10.0
 UNACKNOWLEDGED_BYTES_MAX = 16 * 1024 * 1024
 TURN_RECORDS = 500  # a continuous writer yields to acknowledgements and timers this often
 UNDER_WAY_MAX = 2  # per partition: one at the broker, one waiting for the connection
@@ -60,7 +61,7 @@ class IdempotentWriter:
     """
 
     def __init__(
-        self, bootstrap_servers: Bootstrap, *, client_id: str = "once", request_timeout_s: float = 10.0
+        self, bootstrap_servers: Bootstrap, *, client_id: str = "once", request_timeout_s: float = ACKNOWLEDGED_S
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._client_id = client_id
