@@ -15,11 +15,12 @@ requests, which then wait, see `trust`.
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
+from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import NoBackoff
@@ -30,7 +31,7 @@ from services.outbox.address import Address, Node, address_of
 from services.outbox.sinks.credentials import load_password, refuse_public
 from shared.addresses import is_loopback
 from shared.eos.errors import UnsafeSettingsError
-from shared.kafka.client.access import tls_of
+from shared.kafka.client.access import CONNECTION_IDLE_MS, tls_of
 from shared.settings import OutboxSettings
 
 _RESP = 2  # what scripts answer with; RESP3 would ask for notifications, which the user has no right to
@@ -96,9 +97,7 @@ def connect(access: RedisAccess, timeout_s: float) -> Redis:
     sentinels = Sentinel([])  # type: ignore[no-untyped-call] # the client types none of this
     sentinels.sentinels = [Redis.from_pool(_pool(node, access, sentinel_options)) for node in access.address.nodes]
     connection_class = SentinelManagedConnection if access.tls is None else _TlsMasterConnection
-    pool = _MasterPool(  # type: ignore[no-untyped-call] # likewise
-        access.address.master, sentinels, connection_class=connection_class, **options
-    )
+    pool = _MasterPool(access.address.master, sentinels, connection_class=connection_class, **options)
     return Redis.from_pool(pool)
 
 
@@ -115,7 +114,7 @@ def _options(access: RedisAccess, credentials: CredentialProvider | None, timeou
 
 def _pool(node: Node, access: RedisAccess, options: dict[str, Any]) -> ConnectionPool:
     connection_class = Connection if access.tls is None else _TlsConnection
-    return ConnectionPool(connection_class=connection_class, host=node.host, port=node.port, **options)
+    return _Pool(connection_class=connection_class, host=node.host, port=node.port, **options)
 
 
 class FileCredentials(CredentialProvider):
@@ -151,7 +150,32 @@ class _TlsMasterConnection(SentinelManagedConnection, _TlsConnection):
     """The same to the master that the sentinels name."""
 
 
-class _MasterPool(SentinelConnectionPool):
+class _Pool(ConnectionPool):
+    """Closes a connection that was idle for CONNECTION_IDLE_MS: a burst needed it, or its server has gone.
+
+    What was released last is used first, so that connections which the load does not need stay idle.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._idle_since_s: dict[AbstractConnection, float] = {}
+
+    def get_available_connection(self) -> AbstractConnection:
+        connection: AbstractConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
+        self._idle_since_s.pop(connection, None)
+        return connection
+
+    async def release(self, connection: AbstractConnection) -> None:
+        now_s = time.monotonic()
+        self._idle_since_s[connection] = now_s
+        await super().release(connection)
+        expired_s = now_s - CONNECTION_IDLE_MS / 1000
+        for idle in [idle for idle, since_s in self._idle_since_s.items() if since_s < expired_s]:
+            if self._idle_since_s.pop(idle, None) is not None:  # it may have been taken while another was closed
+                await idle.disconnect(nowait=True)
+
+
+class _MasterPool(_Pool, SentinelConnectionPool):
     """Connections to the present master; those to the sentinels are closed with them."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 CLOCK_JUMP_MS: Final = 10_000
 """A clock that moved this much less, or this much more than a call can take, has jumped."""
 UNDER_WAY: Final = 2
-"""Scripts of one partition. Redis runs one after the other; each has a connection, and the client keeps all it made."""
+"""Scripts of one partition. Redis runs one after the other, and each needs a connection."""
 PROBE_FIELDS: Final = 128
 """As many fields as a bucket of twice the planned effects has."""
 
