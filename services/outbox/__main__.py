@@ -4,11 +4,12 @@ import sys
 import time
 from contextlib import AsyncExitStack
 
-from services.outbox.connection import check_access, connect, redis_access
+from services.outbox.connection import connect, redis_access
 from services.outbox.dispatch import CIRCUITS_OPEN, ENDPOINTS_DISABLED, Calls
 from services.outbox.endpoints import Endpoints
 from services.outbox.lanes import Lanes
 from services.outbox.limits import HOUR_MS, Capacity, longest_replay_ms, memory_ms, policy_of
+from services.outbox.rights import check_access
 from services.outbox.service import Outbox
 from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import OutboxContext

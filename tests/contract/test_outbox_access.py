@@ -16,8 +16,9 @@ from deploy.security.files import replace
 from deploy.security.redis_users import OUTBOX
 from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import FileCredentials, RedisAccess, check_access, connect
+from services.outbox.connection import FileCredentials, RedisAccess, connect
 from services.outbox.marks import Claim, Status
+from services.outbox.rights import check_access
 from shared.eos.errors import UnsafeSettingsError
 from tests.harness import eventually
 from tests.redis import TIMEOUT_S, claim_one, entered, mark_one, owner, running_redis, sent

@@ -16,8 +16,9 @@ from deploy.local.ports import free_ports
 from deploy.local.redis.server import LocalRedis
 from services.outbox.address import address_of
 from services.outbox.claims import Claims, DistrustedError
-from services.outbox.connection import RedisAccess, check_access
+from services.outbox.connection import RedisAccess
 from services.outbox.marks import Claim, Status
+from services.outbox.rights import check_access
 from shared.eos.errors import FencedError, UnsafeSettingsError
 from tests.harness import eventually, wait_until
 from tests.redis import TIMEOUT_S, claim_one, client_at, entered, mark_one, owner, running_redis, sent

@@ -18,7 +18,8 @@ from deploy.local.supervisor.component import http_ready
 from deploy.local.supervisor.monitoring import RedisExporter
 from deploy.security.redis_users import EXPORTER, OPERATOR, OUTBOX, USERS, RedisUser
 from services.outbox import rebuild, scripts
-from services.outbox.connection import ACCESS, connect
+from services.outbox.connection import connect
+from services.outbox.rights import ACCESS
 from tests.harness import wait_until
 from tests.redis import PARTITION, REBUILD_KEY, TIMEOUT_S, claim_one, entered, mark_one, owner, sent
 from tests.redis_secured import ADMINISTRATOR, Secured, secured_redis
