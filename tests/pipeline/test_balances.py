@@ -247,11 +247,15 @@ def test_a_difference_that_was_mended_is_forgotten(spark: SparkSession) -> None:
         books.pay(f"q{number}", ALICE, BOB, 100)
         books.drain()
         at = books.misstate(ALICE, by)
+        books.misstate(BOB, 3)  # each night: there are faults to carry
         cut = books.cut(cut)
         checked, carried = run(spark, books, cut, carried)
         posted = -1110 - 100 * number
         text = f"EUR {posted + by} in the changelog, {posted} posted"
-        assert found(checked) == (amounts(at, ALICE, text) if by else [])
+        of_alice = [row for row in found(checked) if row[-1].startswith(ALICE)]
+        assert of_alice == (amounts(at, ALICE, text) if by else [])
+        faulty = {row.account for row in carried["balance_faults"].collect()}
+        assert faulty == ({ALICE, BOB} if by else {BOB})
 
 
 @full
@@ -364,6 +368,20 @@ def test_legs_under_way(spark: SparkSession, reached: tuple[str, ...] | None, le
     books.drain()
     checked, _ = run(spark, books, books.cut(cut), carried)
     assert (found(checked), checked.figures["legs_under_way"]) == ([], 0)
+
+
+@full
+def test_the_leg_at_the_committed_offset_is_under_way(spark: SparkSession) -> None:
+    books = ledger()
+    home, away = partition_for(ALICE), partition_for(BOB)
+    for number in (4, 5):
+        books.pay(f"p{number}", ALICE, BOB, 100)
+    books.work(home)  # in one transaction: no marker is between the two legs
+    books.deliver(home)
+    books.work(away, records=1)
+    books.deliver(away)
+    checked, _ = run(spark, books, books.cut())
+    assert (found(checked), checked.figures["legs_under_way"]) == ([], 1)
 
 
 @full

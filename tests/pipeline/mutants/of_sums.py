@@ -54,7 +54,7 @@ OF_SUMS: Final[Table] = {
         "places.py",
         "group.get(p, 0) - 1",
         "group.get(p, 0)",
-        f"{_TESTS}::test_legs_under_way",
+        f"{_TESTS}::test_the_leg_at_the_committed_offset_is_under_way",
     ),
     "balances-late-not-carried": Mutant(
         "forgets entries that the changelog need not show yet",
