@@ -1,4 +1,4 @@
-"""Equal small nights, and the cost of each: `python -m tests.pipeline.flat --nights 100`.
+"""Equal small nights, and the cost of each: `python -m tests.pipeline.flat`.
 
 A night reads what the services remember of the nights before. Windows are of one record here, so the second night has
 less to read than the third, and from then on all have the same.
@@ -58,7 +58,7 @@ def growths(first: Cost, last: Cost) -> list[str]:
 
 
 @click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--nights", type=click.IntRange(min=FIRST + 1), default=40, show_default=True)
+@click.option("--nights", type=click.IntRange(min=FIRST + 1), default=100, show_default=True)
 def main(nights: int) -> None:
     """Print a line for each night; exit with 1 where the last one costs more than the third."""
     with tempfile.TemporaryDirectory() as folder:

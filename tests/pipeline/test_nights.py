@@ -17,8 +17,8 @@ from tests.tiers import full, mostly_full
 
 EXECUTIONS_MAX = 40
 """SQL executions of a sound night, its landing included."""
-NIGHTS = 10
-"""Equal ones; `python -m tests.pipeline.flat` makes 40 by default."""
+NIGHTS = 40
+"""Equal ones; `python -m tests.pipeline.flat` makes 100 by default."""
 
 
 @full
