@@ -1,7 +1,7 @@
-"""The data pipeline at several sizes: seconds to land and to reconcile, and memory, each size in a process of its own.
+"""The data pipeline at several sizes and heaps of the driver: seconds to land and to reconcile, and memory.
 
 The topics are written once, untimed; a smaller size is a manifest of their first part. `python -m tests.bench.spark`
-measures one manifest and prints its figures; `measure_spark` does so for each size.
+measures one manifest and prints its figures; `measure_spark` does so for each size and heap, in a process of its own.
 """
 
 import asyncio
@@ -31,8 +31,12 @@ from tests.bulk import bulk_now, write_bulk
 from tests.harness import ROOT, cluster
 
 SHARES = (8, 4, 2, 1)
+HEAPS = ("1g", "1536m", "2g")
+"""Of the driver, for the largest size; all sizes have the setting's default."""
 _DEADLINE_S = 3600
 _REPORT_EVERY = 250_000
+
+DEFAULT_HEAP = ReconcileSettings().spark_memory
 
 Figures = dict[str, Any]
 
@@ -40,15 +44,18 @@ Figures = dict[str, Any]
 def measure_spark(directory: Path, payments: int) -> Figures:
     """Write so many payments to a cluster of its own, and reconcile an eighth, a quarter, a half and all of them.
 
+    All of them are reconciled with each of HEAPS as well.
+
     Args:
         directory: for the cluster and the lakes.
         payments: records of payments.raw.
 
     Returns:
         `sizes`: for each size the figures of `measure`, and `ratio`, seconds a payment against those of the smallest.
+        `heaps`: for each heap the same figures, and `ratio`, seconds against those with the default heap; or `failed`.
 
     Raises:
-        AssertionError: a run was not clean.
+        subprocess.CalledProcessError: a run with the default heap failed, or was not clean.
     """
     say(f"writing {payments} payments to all topics")
     with cluster(directory / "kafka") as kafka:
@@ -63,18 +70,29 @@ def measure_spark(directory: Path, payments: int) -> Figures:
             path.write_bytes(encode(size.manifest(whole)))
             say(f"landing and reconciling {size.payments} payments, {size.records} records")
             found.append({"payments": size.payments, "records": size.records} | _apart(servers, path))
+        heaps = [_with_heap(servers, path, heap, found[-1]["seconds"]) for heap in HEAPS]
     each = [figures["seconds"] / figures["payments"] for figures in found]
     ratios: list[Figures] = [{"ratio": round(one / each[0], 2)} for one in each]
     return {
         "cores": os.cpu_count(),
         "write_s": round(write_s, 1),
         "sizes": [figures | ratio for figures, ratio in zip(found, ratios, strict=True)],
+        "heaps": heaps,
     }
 
 
-def _apart(bootstrap_servers: str, manifest: Path) -> Figures:
+def _with_heap(bootstrap_servers: str, manifest: Path, heap: str, default_s: float) -> Figures:
+    say(f"landing and reconciling with a heap of {heap}")
+    try:
+        figures = _apart(bootstrap_servers, manifest, heap)
+    except subprocess.CalledProcessError as error:  # its stderr says why
+        return {"heap": heap, "failed": error.returncode}
+    return {"heap": heap} | figures | {"ratio": round(figures["seconds"] / default_s, 2)}
+
+
+def _apart(bootstrap_servers: str, manifest: Path, heap: str = DEFAULT_HEAP) -> Figures:
     """Measure in a process of its own, so that memory is this size's alone."""
-    arguments = ["--bootstrap-servers", bootstrap_servers, "--manifest", str(manifest)]
+    arguments = ["--bootstrap-servers", bootstrap_servers, "--manifest", str(manifest), "--heap", heap]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.spark", *arguments],
         cwd=ROOT,
@@ -87,18 +105,23 @@ def _apart(bootstrap_servers: str, manifest: Path) -> Figures:
     return figures
 
 
-def measure(bootstrap_servers: str, manifest: Path) -> Figures:
+def measure(bootstrap_servers: str, manifest: Path, heap: str) -> Figures:
     """Land one manifest into a fresh lake and reconcile it, as `once reconcile` does.
+
+    Args:
+        bootstrap_servers: of the cluster with the manifest's offsets.
+        manifest: a file with the cut.
+        heap: of the driver, as Spark writes it.
 
     Returns:
         start_s, land_s, reconcile_s and `seconds`, their sum; the peak resident memory of the driver's JVM and of this
         process; the size of the lake.
     """
     cut = decode(manifest.read_bytes())
-    lake = Lake(manifest.with_suffix(".lake"))
+    lake = Lake(manifest.with_suffix(f".{heap}.lake"))
     times = [time.monotonic()]
     lake.root.mkdir(parents=True)
-    with lake.lock(), spark_session(ReconcileSettings(), lake.root) as spark:
+    with lake.lock(), spark_session(ReconcileSettings(spark_memory=heap), lake.root) as spark:
         times.append(time.monotonic())
         land(spark, cut, bootstrap_servers, lake, Progress(say))
         times.append(time.monotonic())
@@ -127,9 +150,10 @@ def _report(done: int, of: int) -> None:
 @click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--bootstrap-servers", required=True)
 @click.option("--manifest", type=click.Path(path_type=Path), required=True)
-def main(bootstrap_servers: str, manifest: Path) -> None:
+@click.option("--heap", default=DEFAULT_HEAP, show_default=True)
+def main(bootstrap_servers: str, manifest: Path, heap: str) -> None:
     """Measure one manifest; one JSON object to stdout."""
-    print(json.dumps(measure(bootstrap_servers, manifest)))
+    print(json.dumps(measure(bootstrap_servers, manifest, heap)))
 
 
 if __name__ == "__main__":
