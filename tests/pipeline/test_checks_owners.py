@@ -66,6 +66,7 @@ def test_what_is_altered_is_found_where_it_is(
     assert found(check(night(spark, world))) == [(kind, name, str(where(world)))]
 
 
+@full
 def test_right_decisions_on_ownership_are_no_breaks(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
