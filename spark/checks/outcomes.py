@@ -7,8 +7,9 @@ Invariant: figures add up over runs. A later decision on an effect of an earlier
 figure may decrease. Open effects are carried: the request, and all other rows of it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
@@ -82,43 +83,59 @@ UNREQUESTED: Final = "unrequested"
 _AGAIN, _EARLY, _STILL = "again", "early", "still_waiting"
 """Aspects of an effect in any state: requested again, ahead of the offset, or decided and still waiting."""
 _IS_STILL_WAITING: Final = f"requests > 0 and renewed and word is not null and {ALIVE}"
+_OPEN: Final = "is_open"
+
+_UNDECIDED: Final = (WAITING, PENDING, MISSING, NO_LETTER)
+"""States of effects that may be open; if they are not, it is a break."""
+_THERE: Final = dict(zip(TABLES, ("request", "result", "waiting", "letter"), strict=True))
+"""By table, the column that is null for an effect without rows of it."""
+
+
+class _Judged(NamedTuple):
+    """What is known of effects that are not simply decided, and figures over all.
+
+    Attributes:
+        unmatched: a row for each, with its state, its aspects and `_OPEN`.
+        counts: of them, by state and by aspect; `open` of those that are open, by state.
+        tables: those with rows of undecided effects.
+        marks: how far results were seen.
+    """
+
+    unmatched: DataFrame
+    counts: Counter[str]
+    open: Counter[str]
+    tables: list[str]
+    metrics: dict[str, int]
+    marks: dict[tuple[int, int], int]
 
 
 def check(night: Night) -> Checked:
     """Compare each request with its outcome, and each outcome with requests."""
     frames = {table: with_carried(night, table, _carried(table)) for table in TABLES}
-    unmatched, counts, metrics, marks = _judged(night, effects(night.manifest, frames))
-    results = [Log(night.manifest, "effects.results")]
-    kept_marks = marks_to_carry(night, _MARKS, marks, results)
-    hidden = _hidden(night, marks) if counts.get(MISSING) else "false"
+    unmatched, counts, under_way, tables, metrics, marks = _judged(night, effects(night.manifest, frames))
+    kept_marks = marks_to_carry(night, _MARKS, marks, [Log(night.manifest, "effects.results")])
     others = (
         effect_rows.check_unrequested(night, unmatched.where(F.col("state") == UNREQUESTED))
-        if counts.get(UNREQUESTED)
+        if counts[UNREQUESTED]
         else None
     )
-    late_cut = night.late_cut
-    overdue = "false" if late_cut is None else f"coalesce(not_before_ms < {late_cut.taken_at_ms}L, false)"
-    open_rows = f"""state = '{WAITING}' and not {overdue} or state = '{PENDING}' and not {_late(night)}
-        or state = '{MISSING}' and {hidden} or state = '{NO_LETTER}' and {_letter_hidden(night)}"""
-    may_be_open = any(counts.get(state) for state in (WAITING, PENDING, MISSING, NO_LETTER))
-    open_counts = unmatched.where(open_rows).groupBy("state").count().collect() if may_be_open else ()
-    under_way = {row["state"]: row["count"] for row in open_counts}
     metrics["expired"] = 0
     for name, count in (others.figures if others is not None else {}).items():
         metrics[name] += count
-    missing = unmatched.where(f"state in ('{WAITING}', '{PENDING}', '{NO_LETTER}') and not ({open_rows})")
-    if counts.get(MISSING):
+    missing = unmatched.where(f"state in ('{WAITING}', '{PENDING}', '{NO_LETTER}') and not {_OPEN}")
+    if counts[MISSING]:
         # One that was requested again may have had its result in an earlier cut
-        not_hidden = unmatched.where(f"state = '{MISSING}' and not {hidden}")
+        not_hidden = unmatched.where(f"state = '{MISSING}' and not {_OPEN}")
         bounds = since(night, "effect_results", "effects.requests", bounds_of(not_hidden.selectExpr("request as at")))
         before = night.history("effect_results", bounds).select("effect_id")
         not_hidden = not_hidden.join(before, on="effect_id", how="left_anti")
         missing = missing.unionByName(not_hidden).persist()
-    ids = [unmatched.where(open_rows).select("effect_id", F.lit(False).alias(JUDGED))] if under_way else []
-    if may_be_open:
+    ids = [unmatched.where(_OPEN).select("effect_id", F.lit(False).alias(JUDGED))] if under_way else []
+    if tables:
         ids.append(missing.select("effect_id", F.lit(True).alias(JUDGED)))
     if others is not None and others.in_flight:
         ids.append(others.open.select("effect_id", F.lit(False).alias(JUDGED)))
+        tables = list(TABLES)
     torn = _torn(night, unmatched, counts)
     return Checked(
         all_breaks(
@@ -130,12 +147,12 @@ def check(night: Night) -> Checked:
         ),
         metrics,
         {
-            "outbox": sum(under_way.values()) - under_way.get(WAITING, 0),
-            "effects_waiting": under_way.get(WAITING, 0),
+            "outbox": under_way.total() - under_way[WAITING],
+            "effects_waiting": under_way[WAITING],
             "effects_ahead": others.in_flight if others is not None else 0,
         },
         {
-            **(_carry(frames, union(ids)) if ids else {}),
+            **_carry({table: frames[table] for table in tables}, ids),
             **kept_marks,
             **{name: frame for one in torn for name, frame in one.carry.items()},
         },
@@ -157,10 +174,8 @@ def _state(manifest: Manifest) -> str:
         else '{MISSING}' end"""
 
 
-def _judged(
-    night: Night, rows: DataFrame
-) -> tuple[DataFrame, dict[str, int], dict[str, int], dict[tuple[int, int], int]]:
-    """Return effects that are not simply decided; counts by state; figures over all; how far results were seen."""
+def _judged(night: Night, rows: DataFrame) -> _Judged:
+    """Judge the rows of `effects`."""
     metrics = {
         f"effects_{state}": f"count_if(state = '{DECIDED}' and {STATE_CODE} = {code})" for state, code in CODES.items()
     }
@@ -169,28 +184,40 @@ def _judged(
     metrics["effects_waiting"] = f"count_if(state = '{WAITING}') - count_if(waited)"
     metrics["effects_resent"] = f"sum(if(state = '{DECIDED}', resends, 0))"
     numbers = Log(night.manifest, "effects.results").partitions
-    marks = {number: f"max(if({partition_of('source')} = {number}, source, null))" for number in numbers}
+    highest = {f"mark_{number}": f"max(if({partition_of('source')} = {number}, source, null))" for number in numbers}
     seen = Observation()
-    texts = {**metrics, **{f"mark_{number}": text for number, text in marks.items()}}
+    texts = {**metrics, **highest}
     passed = rows.selectExpr("*", f"{_state(night.manifest)} as state").observe(
         seen, *(F.expr(text).cast("bigint").alias(name) for name, text in texts.items())
     )
     aspects = {_AGAIN: "requests > 1", _EARLY: _is_early(night.manifest), _STILL: _IS_STILL_WAITING}
     columns = ("*", *(f"coalesce({text}, false) as {name}" for name, text in aspects.items()))
     left = Observation()
-    there = passed.selectExpr(*columns).where(f"state <> '{DECIDED}' or {' or '.join(aspects)}")
-    unmatched = night.keep(there.observe(left, F.count(F.lit(1)).alias("rows")))
-    counts: dict[str, int] = {}
-    for row in unmatched.groupBy("state", *aspects).count().collect() if left.get["rows"] else ():
-        for name in (row["state"], *(aspect for aspect in aspects if row[aspect])):
-            counts[name] = counts.get(name, 0) + row["count"]
+    not_simple = passed.selectExpr(*columns).where(f"state <> '{DECIDED}' or {' or '.join(aspects)}")
+    unmatched = night.keep(not_simple.observe(left, F.count(F.lit(1)).alias("rows")))
     values = seen.get
-    return (
-        unmatched,
-        counts,
-        {name: values[name] or 0 for name in metrics},
-        {(0, number): at for number in numbers if (at := values[f"mark_{number}"]) is not None},
+    marks = {(0, number): at for number in numbers if (at := values[f"mark_{number}"]) is not None}
+    unmatched = unmatched.withColumn(_OPEN, F.expr(f"coalesce({_is_open(night, marks)}, false)"))
+    by_state = unmatched.groupBy("state", _OPEN, *aspects).agg(
+        F.count(F.lit(1)).alias("count"), *(F.count(name).alias(table) for table, name in _THERE.items())
     )
+    counts, open_ = Counter[str](), Counter[str]()
+    states = by_state.collect() if left.get["rows"] else []
+    for row in states:
+        for name in (row["state"], *(aspect for aspect in aspects if row[aspect])):
+            counts[name] += row["count"]
+        if row[_OPEN]:
+            open_[row["state"]] += row["count"]
+    tables = [table for table in _THERE if any(row[table] for row in states if row["state"] in _UNDECIDED)]
+    return _Judged(unmatched, counts, open_, tables, {name: values[name] or 0 for name in metrics}, marks)
+
+
+def _is_open(night: Night, marks: Mapping[tuple[int, int], int]) -> str:
+    """Whether what an undecided effect lacks may come yet."""
+    late_cut = night.late_cut
+    overdue = "false" if late_cut is None else f"coalesce(not_before_ms < {late_cut.taken_at_ms}L, false)"
+    return f"""(state = '{WAITING}' and not {overdue} or state = '{PENDING}' and not {_late(night)}
+        or state = '{MISSING}' and {_hidden(night, marks)} or state = '{NO_LETTER}' and {_letter_hidden(night)})"""
 
 
 def _hidden(night: Night, marks: Mapping[tuple[int, int], int]) -> str:
@@ -218,12 +245,12 @@ def _late(night: Night) -> str:
     return is_late(night, "effects.requests", partition_of("request"), offset_of("request"))
 
 
-def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: DataFrame) -> dict[str, DataFrame]:
-    """Return all rows of open effects; `ids` are effect_id and JUDGED."""
+def _carry(frames: Mapping[str, list[tuple[DataFrame, bool]]], ids: list[DataFrame]) -> dict[str, DataFrame]:
+    """Return all rows of open effects; `ids` are effect_id and JUDGED. A table without such rows is not written."""
     return {
         _carried(table): union([frame for frame, _ in some])
         .drop(JUDGED)
-        .join(ids, on="effect_id", how="inner")
+        .join(union(ids), on="effect_id", how="inner")
         .select(*SCHEMAS[table].schema.names, JUDGED)
         for table, some in frames.items()
     }
@@ -236,10 +263,10 @@ def _is_early(manifest: Manifest) -> str:
     return f"requests > 0 and renewed and {there} and {early_request}"
 
 
-def _torn(night: Night, unmatched: DataFrame, counts: Mapping[str, int]) -> list[Checked]:
+def _torn(night: Night, unmatched: DataFrame, counts: Counter[str]) -> list[Checked]:
     """Return effects whose transaction is visible in part: without its offset, or without the end of the waiting."""
     overtaking = waiting = None
-    if counts.get(_EARLY):
+    if counts[_EARLY]:
         overtaking = _with_payment(night, unmatched.where(_EARLY)).selectExpr(
             f"{partition_of('request')} as source_partition",
             f"{offset_of('request')} as source_offset",
@@ -248,7 +275,7 @@ def _torn(night: Night, unmatched: DataFrame, counts: Mapping[str, int]) -> list
             f"{offset_of(AT)} as offset",
             "payment_id",
         )
-    if counts.get(_STILL):
+    if counts[_STILL]:
         at = "shiftright(waiting, 1)"
         waiting = _with_payment(night, unmatched.where(_STILL)).selectExpr(
             "effect_id", f"{partition_of(at)} as partition", f"{offset_of(at)} as offset", "payment_id"
@@ -259,10 +286,10 @@ def _torn(night: Night, unmatched: DataFrame, counts: Mapping[str, int]) -> list
     ]
 
 
-def _breaks(night: Night, unmatched: DataFrame, counts: Mapping[str, int], missing: DataFrame) -> list[DataFrame]:
+def _breaks(night: Night, unmatched: DataFrame, counts: Counter[str], missing: DataFrame) -> list[DataFrame]:
     """Return breaks; `missing` are rows of effects whose outcome, or its dead letter, must be there and is not."""
     found = []
-    if counts.get(_AGAIN):
+    if counts[_AGAIN]:
         found.append(_again(night, unmatched.where(_AGAIN)))
     request = ("'effects.requests'", partition_of("request"), offset_of("request"), "payment_id")
     result = ("'effects.results'", partition_of("result"), offset_of("result"), "payment_id")
@@ -271,16 +298,16 @@ def _breaks(night: Night, unmatched: DataFrame, counts: Mapping[str, int], missi
         (PENDING, "the outbox did not consume the request of {effect} in {cuts} cuts"),
         (MISSING, "the outbox passed {effect}, and it has no result and does not wait"),
     ):
-        if counts.get(state) and (state == MISSING or night.late_cut is not None):
+        if counts[state] and (state == MISSING or night.late_cut is not None):
             one = finding(
                 Kind.EFFECT, CHECK, text, effect="effect_id", cuts=str(night.manifest.settings.late_after_cuts)
             )
             rows = _with_payment(night, missing.where(F.col("state") == state))
             found.append(breaks(rows, one, *request, rechecked="true"))
-    if counts.get(NO_LETTER):
+    if counts[NO_LETTER]:
         rows = _with_payment(night, missing.where(F.col("state") == NO_LETTER))
         found.append(breaks(rows, wrong_result(), *result, rechecked="true"))
-    if counts.get(INVALID):
+    if counts[INVALID]:
         rows = _with_payment(night, unmatched.where(F.col("state") == INVALID))
         found.append(breaks(rows, wrong_result(), *result))
     return found

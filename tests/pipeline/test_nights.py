@@ -16,7 +16,7 @@ from tests.planted import FILE, MAIL
 from tests.tiers import full, mostly_full
 
 EXECUTIONS_MAX = 40
-"""SQL executions of a sound night, its landing included."""
+"""SQL executions of a sound night in which effects wait, its landing included."""
 NIGHTS = 40
 """Equal ones; `python -m tests.pipeline.flat` makes 100 by default."""
 
@@ -27,8 +27,12 @@ def test_a_small_night_starts_few_executions(
 ) -> None:
     world = EqualNights()
     landings = Landings(spark, world, tmp_path, monkeypatch)
-    for _ in range(2):
+    for number in range(2):
         world.night()
+        paid = world.pay(f"paid-{number}", "client-0", "client-1", 100)
+        waits = world.notify(paid.debit, "receipt", FILE)
+        world.remove(waits.result)
+        world.wait(waits.effect, waits.request.partition)
         cut = landings.cut()
         landings.progress.seconds.clear()
         with measured(spark, monkeypatch) as landing:
@@ -38,7 +42,7 @@ def test_a_small_night_starts_few_executions(
         with capsys.disabled():
             print(f"\nlanding: {landing}\nrun: {run}")
         assert report.verdict == "clean"
-    assert report.figures["records_in"] == 10
+    assert (report.figures["records_in"], report.in_flight["effects_waiting"]) == (11, 2)
     assert landings.progress.seconds.keys() == {
         *(f"land:{part.topic}" for part in slices(cut)),
         *(f"check:{name}" for name in CHECKS),
