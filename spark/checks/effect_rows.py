@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from shared.events.catalogue import EFFECTS_REQUESTS
+from shared.events.catalogue import EFFECTS_REQUESTS, EFFECTS_WAITING
 from shared.events.effects import EffectState
 from spark.history import bounds_of, since, widening
 from spark.lake import Bounds, within
 from spark.manifest import Manifest
-from spark.night import JUDGED, Kind, Night, breaks, by_partition, finding, union
+from spark.night import JUDGED, Checked, Kind, Night, breaks, by_partition, finding, is_late, judged_before, union
 from spark.places import PLACE, Log, offset_of, partition_of
 
 CHECK: Final = "requests:results"
@@ -241,3 +241,32 @@ def _state(night: Night) -> str:
         when coalesce({ended}, false) then '{_EXPIRED}'
         when own is null and letter is null and not {ALIVE} then null
         else '{_ORPHAN}' end"""
+
+
+_STILL_WAITING: Final = "effects_still_waiting"
+_COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")  # coordinates in effects.waiting
+
+
+def check_still_waiting(night: Night, rows: DataFrame | None) -> Checked:
+    """Judge effects that have a result and wait, of this run and carried, or carry them. `rows` have _COLUMNS.
+
+    One transaction writes the result and ends the waiting (I7): both are no break while that end may be above the cut.
+    """
+    every = judged_before(night, _STILL_WAITING, _COLUMNS, rows)
+    if every is None:
+        return Checked()
+    ended = night.new("effects_waiting").where("deleted").selectExpr("effect_id as ended_id", "offset as ended_at")
+    later = (every["effect_id"] == ended["ended_id"]) & (every["offset"] < ended["ended_at"])
+    numbers = ", ".join(str(number) for number in sorted(Log(night.manifest, EFFECTS_WAITING).unstable))
+    over = (
+        f"not partition in ({numbers}) or {is_late(night, EFFECTS_WAITING, 'partition', 'offset')}"
+        if numbers
+        else "true"
+    )
+    left = every.join(ended, on=later, how="left_anti").select(*_COLUMNS, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
+    left = left.persist()
+    if left.isEmpty():
+        return Checked()
+    torn = finding(Kind.TORN, CHECK, "{effect} has a result, and waits nevertheless", effect="effect_id")
+    at = (f"'{EFFECTS_WAITING}'", "partition", "offset", "payment_id")
+    return Checked(breaks(left.where(JUDGED), torn, *at, rechecked="true"), carry={_STILL_WAITING: left})

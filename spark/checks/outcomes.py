@@ -1,8 +1,5 @@
 """The outcome of each requested effect: a result, or it waits, or it was not consumed yet (I11).
 
-One transaction writes the result and ends the waiting (I7). An effect with both is not a break while the end of its
-waiting may be above the cut.
-
 Invariant: figures add up over runs. A later decision on an effect of an earlier run counts by the difference, so a
 figure may decrease. Open effects are carried: the request, and all other rows of it.
 """
@@ -42,7 +39,6 @@ from spark.night import (
     check_early,
     finding,
     is_late,
-    judged_before,
     uncommitted,
     union,
     with_carried,
@@ -50,29 +46,6 @@ from spark.night import (
 from spark.places import PLACE, Log, offset_of, partition_of
 from spark.schemas import TABLES as SCHEMAS
 from spark.settling import last_seen, marks_to_carry
-
-_CARRIED: Final = "effects_still_waiting"
-_TOPIC: Final = "effects.waiting"
-COLUMNS: Final = ("effect_id", "partition", "offset", "payment_id")  # coordinates in effects.waiting
-
-
-def check_still_waiting(night: Night, rows: DataFrame | None) -> Checked:
-    """Judge effects that have a result and wait, of this run and carried, or carry them. `rows` have COLUMNS."""
-    every = judged_before(night, _CARRIED, COLUMNS, rows)
-    if every is None:
-        return Checked()
-    ended = night.new("effects_waiting").where("deleted").selectExpr("effect_id as ended_id", "offset as ended_at")
-    later = (every["effect_id"] == ended["ended_id"]) & (every["offset"] < ended["ended_at"])
-    numbers = ", ".join(str(number) for number in sorted(Log(night.manifest, _TOPIC).unstable))
-    over = f"not partition in ({numbers}) or {is_late(night, _TOPIC, 'partition', 'offset')}" if numbers else "true"
-    left = every.join(ended, on=later, how="left_anti").select(*COLUMNS, F.expr(f"{JUDGED} or {over}").alias(JUDGED))
-    left = left.persist()
-    if left.isEmpty():
-        return Checked()
-    torn = finding(Kind.TORN, CHECK, "{effect} has a result, and waits nevertheless", effect="effect_id")
-    at = (f"'{_TOPIC}'", "partition", "offset", "payment_id")
-    return Checked(breaks(left.where(JUDGED), torn, *at, rechecked="true"), carry={_CARRIED: left})
-
 
 _MARKS = "effects_results_marks"
 
@@ -87,7 +60,12 @@ _OPEN: Final = "is_open"
 
 _UNDECIDED: Final = (WAITING, PENDING, MISSING, NO_LETTER)
 """States of effects that may be open; if they are not, it is a break."""
-_THERE: Final = dict(zip(TABLES, ("request", "result", "waiting", "letter"), strict=True))
+_THERE: Final = {
+    "effect_requests": "request",
+    "effect_results": "result",
+    "effects_waiting": "waiting",
+    "effect_dead_letters": "letter",
+}
 """By table, the column that is null for an effect without rows of it."""
 
 
@@ -282,7 +260,7 @@ def _torn(night: Night, unmatched: DataFrame, counts: Counter[str]) -> list[Chec
         )
     return [
         check_early(night, "effects_early", "outbox", CHECK, overtaking),
-        check_still_waiting(night, waiting),
+        effect_rows.check_still_waiting(night, waiting),
     ]
 
 
