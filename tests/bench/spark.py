@@ -32,11 +32,10 @@ from tests.harness import ROOT, cluster
 
 SHARES = (8, 4, 2, 1)
 HEAPS = ("1g", "1536m", "2g")
-"""Of the driver, for the largest size; all sizes have the setting's default."""
+"""Of the driver, for the largest size; all sizes have DEFAULT_HEAP."""
+DEFAULT_HEAP = ReconcileSettings().spark_memory
 _DEADLINE_S = 3600
 _REPORT_EVERY = 250_000
-
-DEFAULT_HEAP = ReconcileSettings().spark_memory
 
 Figures = dict[str, Any]
 

@@ -66,7 +66,7 @@ def test_planted_errors_are_all_found_and_nothing_else(
     spark: SparkSession, tmp_path: Path, newest: bool, settled: bool
 ) -> None:
     world = Volume(newest=newest)
-    if not newest:  # it would write the last records of its partitions
+    if not newest:  # the mutations take the last records then, which these decisions would be
         decide_all_kinds(world)
     expected = Counter(one for mutation in ALL for one in mutation(world))
     expected.update(passed(world))
