@@ -50,8 +50,9 @@ _COLUMNS: Final = {
     "partition": "int",
     "offset": "bigint",
     "position": "int",  # of rows of one record
-    "act": "string",  # decision or state to judge, or `terms`; null for a movement
-    "amount": _MONEY,  # movement, or cost of what was declined
+    "act": "string",  # decision or state to judge, or `terms`; null for nothing but a movement
+    "amount": _MONEY,  # that was booked, or the cost of what was declined
+    "moves": "boolean",  # whether the amount is a movement
     "terms": TERMS_TYPE,  # given, asked for, or those of a state
     "reason": "string",
     "suspended": "boolean",
@@ -83,27 +84,7 @@ def check(night: Night) -> Judged:
         .where(f"not ({IS_HOUSE}) or with_terms is not null or {_OF_HOUSE}")
         .drop("with_terms")
     )
-    # A changelog record names the last transfer that it includes
-    in_order = "at, coalesce(act = 'state', false), offset, position rows between unbounded preceding and"
-    earlier = f"(partition by account order by {in_order} 1 preceding)"
-    of_account = f"(partition by account order by {in_order} current row)"
-    partitions = len(night.manifest.topics[LEDGER_TRANSFERS])
-    first = f"if({_DECIDES} and count_if({_DECIDES}) over {of_account} = 1, {home('account', partitions)}, null)"
-    folded = (
-        known.selectExpr(
-            "*",
-            f"last(if(act = 'terms', terms, null), true) over {earlier} as before",
-            f"last(if(act = 'terms', terms.owner, null), true) over {earlier} as owner",
-            f"count_if(act is null or act = 'terms') over {earlier} > 0 as known",
-            f"{first} as home_of_first",
-        )
-        .selectExpr("*", f"max(home_of_first) over {of_account} as home")
-        .selectExpr(
-            "*",
-            f"sum(if(act is null, amount, 0)) over (partition by account, currency order by {in_order} current row)"
-            " as balance",
-        )
-    )
+    folded = _folded(known, len(night.manifest.topics[LEDGER_TRANSFERS]))
     fault = _FAULT.format(former=f"coalesce({by_partition('partition', raw_from(night))} > 0, true)")
     judged = folded.where("act is not null and (act <> 'terms' or client is not null)").selectExpr(
         "*", f"{fault} as fault", f"{_OF_TERMS} as of_terms", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
@@ -116,6 +97,36 @@ def check(night: Night) -> Judged:
         wrong = union([wrong, _still(before, known)])
     newest = owners.newest(night, terms, night.carried(TERMS)).persist()
     return Judged(wrong, union([_facts(judged), owners.check_listed(night, newest)]), newest)
+
+
+def _folded(rows: DataFrame, partitions: int) -> DataFrame:
+    """Add the state that each row was decided on, as `owners` names it, and the account's `home`.
+
+    `balance` is that of the row's currency, with its own movement.
+    """
+    # A changelog record names the last transfer that it includes
+    in_order = "order by at, act <=> 'state', offset, position rows between unbounded preceding and current row"
+    of_currency = f"(partition by account, currency {in_order})"
+    of_first = f"if({_DECIDES} and nth = 1, {home('account', partitions)}, null)"
+    # Placed by account alone, and sorted once: what needs all currencies of an account finds them one after the other
+    by_currency = rows.repartition("account").selectExpr(
+        "*",
+        f"sum(if(moves, amount, 0)) over {of_currency} as balance",
+        f"count_if({_DECIDES}) over {of_currency} as nth",
+    )
+    by_account = by_currency.selectExpr(
+        "*",
+        "collect_list(if(act = 'terms', struct(at, offset, terms), null)) over (partition by account) as given",
+        "min(if(moves, at, null)) over (partition by account) as moved_from",
+        f"max({of_first}) over (partition by account) as home",
+    )
+    is_earlier = "one.at < at or one.at = at and (act <=> 'state' or one.offset < offset)"
+    return by_account.selectExpr("*", f"filter(given, one -> {is_earlier}).terms as earlier").selectExpr(
+        "*",
+        "get(earlier, size(earlier) - 1) as before",
+        "get(reverse(array_compact(earlier.owner)), 0) as owner",
+        "size(earlier) > 0 or coalesce(moved_from < at, false) as known",
+    )
 
 
 _KEPT: Final = ("partition", "offset", "at", "account", "payment_id", "currency", "amount", "fault", "of_terms")
@@ -212,11 +223,15 @@ def _balances(night: Night) -> DataFrame:
         at="-1",
         offset="-1",
         amount="closing",
+        moves="true",
     )
 
 
 def _postings(night: Night) -> DataFrame:
-    """Return the movements of client accounts, and after them the decision of each posting."""
+    """Return the movements of client accounts, and the decision of each posting with its account's movement.
+
+    Where it moves several accounts or currencies, or none, the decision follows as a row of its own.
+    """
     acting = night.new("postings").selectExpr(
         "*",
         "if(leg = 'debit', debtor, creditor) as acting",
@@ -224,18 +239,18 @@ def _postings(night: Night) -> DataFrame:
         "exists(entries, one -> startswith(one.account, 'suspense@')) as suspended",
     )
     own = "get(filter(entries, one -> one.account = acting), 0)"
-    act = "if(leg <> 'debit', 'credit', if(reversal, 'reversal', 'debit'))"
     decision = f"named_struct('account', acting, 'currency', {own}.currency, 'amount_minor', {own}.amount_minor)"
-    exploded = acting.selectExpr(
+    exploded = acting.selectExpr("*", "size(moved) = 1 and get(moved, 0).account = acting as alone").selectExpr(
         "partition",
         "offset",
         "source_offset",
         "payment_id",
         "suspended",
         f"{client_of(night)} as client",
-        f"{act} as act",
-        "size(moved) as decided",
-        f"posexplode(concat(moved, array({decision}))) as (position, one)",
+        "if(leg <> 'debit', 'credit', if(reversal, 'reversal', 'debit')) as act",
+        "size(moved) as movements",
+        "if(alone, 0, size(moved)) as decided",
+        f"posexplode(if(alone, moved, concat(moved, array({decision})))) as (position, one)",
     )
     return _rows(
         exploded,
@@ -245,6 +260,7 @@ def _postings(night: Night) -> DataFrame:
         amount="one.amount_minor",
         position="position",
         act="if(position = decided, act, null)",
+        moves="position < movements",
         suspended="suspended",
         payment_id="payment_id",
         client="if(position = decided, client, null)",
@@ -299,8 +315,8 @@ def _still(before: DataFrame, rows: DataFrame) -> DataFrame:
 
     Movements do, and account events; what terms alone decide, only these. Decisions and states change no account.
     """
-    earlier = rows.where("at >= 0 and (act is null or act = 'terms')").selectExpr(
-        "account as of_account", "at as earlier", "act is not null as gives_terms"
+    earlier = rows.where("at >= 0 and (moves or act = 'terms')").selectExpr(
+        "account as of_account", "at as earlier", "act <=> 'terms' as gives_terms"
     )
     # A former version left all as if movements decided them
     decided_before = before if "of_terms" in before.columns else before.withColumn("of_terms", F.lit(False))

@@ -46,8 +46,8 @@ OF_OWNERS: Final[Table] = {
     "owners-first-owner": Mutant(
         "keeps the first owner of an account",
         "decisions/cover.py",
-        "last(if(act = 'terms', terms.owner, null), true)",
-        "first(if(act = 'terms', terms.owner, null), true)",
+        "get(reverse(array_compact(earlier.owner)), 0)",
+        "get(array_compact(earlier.owner), 0)",
         f"{_WRONG}[debited_by_a_former_owner]",
     ),
     "owners-decline-of-the-owner": Mutant(
@@ -88,8 +88,8 @@ OF_OWNERS: Final[Table] = {
     "owners-account-with-a-balance": Mutant(
         "lets a client take an account that has a balance and no owner",
         "decisions/cover.py",
-        "count_if(act is null or act = 'terms')",
-        "count_if(act = 'terms')",
+        "size(earlier) > 0 or coalesce(moved_from < at, false)",
+        "size(earlier) > 0",
         f"{_WRONG}[account_of_the_operator_taken]",
     ),
     "owners-closed-account": Mutant(
