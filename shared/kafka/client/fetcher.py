@@ -24,8 +24,9 @@ from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
 from shared.kafka.client.errors import denied, error_for, error_name, is_denied, is_retriable, unavailable
 from shared.kafka.client.fetch import Fetched, fetch_request, fetched, out_of_range
 
-LONG_WAIT_MS: Final = 500
-"""The Java client's fetch.max.wait.ms."""
+LONG_WAIT_MS: Final = 2000
+"""Longer than the Java client's fetch.max.wait.ms of 500: an answer comes at once when a partition has records, and the
+brokers of a stack at rest are asked a quarter as often."""
 SHORT_WAIT_MS: Final = 20
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 1.0

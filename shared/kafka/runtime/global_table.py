@@ -8,15 +8,15 @@ If following ends for any reason but `stop`, `failed` raises that reason: a tabl
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Generic, TypeVar
 
+from shared.eos.records import Record
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
-
-FOLLOW_WAIT_MS = 500  # an idle table asks each broker twice a second; a change comes at once
+from shared.kafka.client.fetcher import Fetcher
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -65,12 +65,15 @@ class GlobalTable(Generic[K, V]):
         # All of it, not what is new: compaction may have taken the tombstones of what an earlier start read
         self.values.clear()
         self.places.clear()
-        await self._apply(cluster, beginnings, ends)
-        self._task = asyncio.create_task(self._apply(cluster, ends, None), name=f"table-{self._topic}")
+        async with aclosing(pages(cluster, beginnings, ends=ends, committed=True)) as read:
+            async for page in read:
+                for batch in page.batches:
+                    self._apply(batch.records(page.target))
+        self._task = asyncio.create_task(self._follow(cluster, ends), name=f"table-{self._topic}")
         self._task.add_done_callback(self._ended)
 
     async def failed(self) -> None:
-        """Wait until the table is no longer followed, and raise why: `KafkaUnavailableError`, or a decoder's error."""
+        """Wait until the table is no longer followed, and raise why: an error of `Fetcher.wait`, or a decoder's."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
@@ -83,21 +86,28 @@ class GlobalTable(Generic[K, V]):
             self._task = None
         await self._stack.aclose()
 
-    async def _apply(
-        self, cluster: Cluster, positions: Mapping[Target, int], ends: Mapping[Target, int] | None
-    ) -> None:
-        wait_ms = FOLLOW_WAIT_MS if ends is None else 100
-        async with aclosing(pages(cluster, positions, ends=ends, committed=True, wait_ms=wait_ms)) as read:
-            async for page in read:
-                for batch in page.batches:
-                    for record in batch.records(page.target):
-                        key = self._decode_key(record.key or b"")
-                        if record.value is None:
-                            self.values.pop(key, None)
-                            self.places.pop(key, None)
-                        else:
-                            self.values[key] = self._decode_value(record.value)
-                            self.places[key] = f"{record.partition}:{record.offset}"
+    async def _follow(self, cluster: Cluster, positions: Mapping[Target, int]) -> None:
+        fetcher = Fetcher(cluster)
+        for target, offset in positions.items():
+            fetcher.add(target, offset)
+        await fetcher.start()
+        try:
+            while True:
+                await fetcher.wait()
+                for target in fetcher.waiting():
+                    self._apply(fetcher.take(target))
+        finally:
+            await fetcher.stop()
+
+    def _apply(self, records: Iterable[Record]) -> None:
+        for record in records:
+            key = self._decode_key(record.key or b"")
+            if record.value is None:
+                self.values.pop(key, None)
+                self.places.pop(key, None)
+            else:
+                self.values[key] = self._decode_value(record.value)
+                self.places[key] = f"{record.partition}:{record.offset}"
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and task.exception() is not None:
