@@ -221,7 +221,7 @@ async def test_an_added_partition_does_not_wait_for_a_long_poll(
         assert values(await taken(fetcher, (LETTERS, 0), 1)) == [b"first"]
         took_s.append(time.monotonic() - begun_s)
     assert min(took_s) < 0.05
-    assert sorted(took_s)[2] < LONG_WAIT_MS / 2000
+    assert sorted(took_s)[2] < LONG_WAIT_MS / 8000
 
 
 async def test_few_requests_are_sent_at_rest(brokers: str, fetcher: Fetcher, connection: Watched) -> None:

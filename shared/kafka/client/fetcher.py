@@ -228,29 +228,29 @@ class Fetcher:
                 partition.is_requested = False
 
     async def _exchange(self, node_id: int, partitions: list[_Partition], wait_ms: int, *, is_long_poll: bool) -> None:
-        begun_s = time.monotonic()
+        due_s = time.monotonic() + wait_ms / 1000
         requested = {partition.buffer.target: partition for partition in partitions}
         positions = {target: partition.buffer.fetch_offset for target, partition in requested.items()}
         request = fetch_request(positions, committed=True, wait_ms=wait_ms, partition_bytes=FULL_BYTES)
         try:
             parts = fetched(await self._cluster.send(node_id, request, coordination=is_long_poll))
         except KafkaError as error:
-            self._failed(partitions, error, begun_s)
+            self._failed(partitions, error, due_s)
             return
         for part in parts:
-            await self._receive(requested[part.target], part, begun_s)
+            await self._receive(requested[part.target], part, due_s)
 
     def _is_current(self, partition: _Partition) -> bool:
         return self._partitions.get(partition.buffer.target) is partition
 
-    async def _receive(self, partition: _Partition, part: Fetched, begun_s: float) -> None:
+    async def _receive(self, partition: _Partition, part: Fetched, due_s: float) -> None:
         if not self._is_current(partition):
             return
         error, buffer, target = error_for(part.error_code), partition.buffer, part.target
         if error is OffsetOutOfRangeError:
             await self._raise_if_out_of_range(partition)
         if error is not NoError:
-            self._failed([partition], error("{}:{}".format(*target)), begun_s)
+            self._failed([partition], error("{}:{}".format(*target)), due_s)
             return
         partition.failures = 0
         fetch_offset = buffer.fetch_offset
@@ -264,8 +264,11 @@ class Fetcher:
             self._arrived.set()
         await asyncio.sleep(0)  # several full parts must not block the loop in one go
 
-    def _failed(self, partitions: Iterable[_Partition], error: KafkaError, begun_s: float) -> None:
-        """Retry partitions after a backoff, against fresh metadata; raises errors that must not be retried."""
+    def _failed(self, partitions: Iterable[_Partition], error: KafkaError, due_s: float) -> None:
+        """Retry partitions after a backoff, against fresh metadata; raises errors that must not be retried.
+
+        `due_s` is the monotonic time at which a broker without records would have answered: its wait is no failure.
+        """
         if is_denied(error):
             raise denied(self._cluster.bootstrap_servers, f"records cannot be read: {error_name(error)} {error}")
         if not (is_retriable(error) or isinstance(error, OffsetOutOfRangeError)):
@@ -275,7 +278,7 @@ class Fetcher:
             if not self._is_current(partition):
                 continue
             if not partition.failures:
-                partition.failing_since_s = begun_s
+                partition.failing_since_s = min(due_s, time.monotonic())
             if time.monotonic() - partition.failing_since_s >= self._cluster.deadline_s:
                 detail = f"{target[0]}:{target[1]} cannot be read: {error_name(error)} {error}"
                 raise unavailable(self._cluster.bootstrap_servers, detail) from error
