@@ -48,9 +48,7 @@ _DUE: Final = f"""get(transform(array(filter(
             earlier -> earlier.kind = one.kind and earlier.destination = one.destination)),
         one -> named_struct('kind', one.kind, 'destination', one.destination,
             'ordered', coalesce(one.ordered, false))))), 0)"""
-# Most events name no subscription and ask for nothing, which needs no list of what is due
-_IS_RIGHT: Final = f"""(said and own_named is null and common_named is null and size(asked) = 0
-    or exists(own_choices, own -> exists(common_choices, common -> {_DUE} = asked)))"""
+_IS_RIGHT: Final = f"exists(own_choices, own -> exists(common_choices, common -> {_DUE} = asked))"
 _TEXT: Final = f"""coalesce(if({JUDGED} and not (own_complete and common_complete), text_before, null),
     if(faults <> '', faults, concat('it asked for ', size(asked),
     ' effects, and not for those that the subscriptions in force ask for')))"""
