@@ -1,4 +1,4 @@
-"""Wrong decisions on ownership: who may debit an account, who may open it, and which version it gets."""
+"""Decisions on ownership, right and wrong: who may debit an account, who may open it, and which version it gets."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from shared.events.clients import OPERATOR, SubmittedBy, encode_submitted_by
 from shared.events.headers import ORIGIN, SOURCE, SUBMITTED_BY, Coordinates, header
 from shared.events.postings import Decline, decode_ledger_event, decode_terms, encode_ledger_event, encode_terms
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
-from tests.planted import HOME, Clean
+from tests.planted import ALICE, AWAY, BOB, HOME, MAIL, Clean
 from tests.world import RECEIVED, World
 
 ACME = SubmittedBy("acme", "0123456789abcdef")
@@ -33,6 +33,60 @@ def own(world: Clean, name: str = "owned") -> str:
         world.open(world.named(f"open-{name}"), account)
     world.pay(world.named(f"fund-{name}"), world.alice, account, 10_000)
     return account
+
+
+def decide_all_kinds(world: Clean) -> None:
+    """Take right decisions of every kind on ownership."""
+    account = own(world)
+    with submitted(world, ACME):
+        world.pay("o1", account, BOB, 100)
+        world.reverse("o2", account, "o1")
+        world.decline("o3", account, BOB)
+        world.decline("o4", ALICE, BOB, because="not_authorised")
+        world.decline("o5", f"cash@{HOME}", BOB, because="not_authorised")
+        world.open("o6", account)  # changes nothing, and has an outcome
+        world.open("o7", account, expected_version=1)
+        world.decline_opening("o8", account, "stale_version", expected_version=0)
+        world.decline_opening("o9", account, "not_authorised", overdraft_minor=None)
+        world.decline_opening("o10", ALICE, "not_authorised")
+        world.decline_opening("o11", BOB, "not_authorised")  # has a balance, and so belongs to the operator
+    with submitted(world, OTHER):
+        world.decline("o12", account, BOB, because="not_authorised")
+        world.decline("o13", account, BOB, no_rate=True, because="not_authorised")
+        world.decline_opening("o14", account, "not_authorised", expected_version=7)
+    with submitted(world, None):
+        world.decline("o15", ALICE, BOB, because="not_authorised")
+    with submitted(world, HOUSE):
+        world.pay("o16", f"cash@{AWAY}", account, 5)
+        world.open("o17", account, owner="other", overdraft_minor=50, expected_version=1)
+    _, at = world.decline_command(AccountOpened(account, 5, expected_version=1))
+    world.notify(at, "decline_notice", MAIL)
+    world.account_event(AccountOpened(account, 5, "other", expected_version=2))
+    world.account_event(AccountClosed(account))
+    with submitted(world, OTHER):
+        world.decline("o18", account, BOB, because="debtor_closed")
+        world.decline_opening("o19", account, "not_authorised")
+    world.expect(BOB, world.balances[BOB]["CZK"])
+
+
+def former() -> Clean:
+    """A system of a former version, without clients, owners and versions."""
+    world = Clean(raw_from=10**6, by=None)
+    for (topic, partition), records in world.logs.items():
+        if topic == catalogue.LEDGER_ACCOUNTS:
+            records.clear()
+        for index, record in enumerate(records):
+            records[index] = record._replace(value=_without(topic, record.value))
+            assert SUBMITTED_BY not in dict(record.headers), partition
+    return world
+
+
+def _without(topic: str, value: bytes | None) -> bytes | None:
+    """A record as a former version wrote it."""
+    if topic not in {catalogue.LEDGER_POSTINGS, catalogue.LEDGER_BALANCES}:
+        return value
+    fields = msgspec.json.decode(value or b"")
+    return msgspec.json.encode({name: of for name, of in fields.items() if name not in {"submitted_by", "version"}})
 
 
 def change_event(world: World, at: Coordinates, **changes: object) -> None:

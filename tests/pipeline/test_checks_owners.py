@@ -16,9 +16,8 @@ from tests import wrong_decisions
 from tests.pipeline.landed import night_of
 from tests.pipeline.nights import found, kept, manifest, night
 from tests.planted import ALICE, BOB, HOME, Clean
-from tests.planted_owners import ACME, OTHER, own, submitted
+from tests.planted_owners import ACME, OTHER, decide_all_kinds, former, own, submitted
 from tests.tiers import full
-from tests.unit.test_checkers_owners import decide_all_kinds, former
 from tests.world import end
 
 Break = tuple[str, str, str]

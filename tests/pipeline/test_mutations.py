@@ -22,8 +22,8 @@ from tests.pipeline.mutations import ALL, passed
 from tests.pipeline.sums import Sums
 from tests.pipeline.worlds import LARGE, Volume
 from tests.planted import FILE, Clean, posting_at, with_entries
+from tests.planted_owners import decide_all_kinds
 from tests.tiers import full, mostly_full
-from tests.unit.test_checkers_owners import decide_all_kinds
 from tests.world import Trail
 from tests.world_effects import EffectTrail
 

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from deploy.checkers.verdict import INVARIANT_OF, Kind
 from shared.events import catalogue
 from shared.events.headers import SUBMITTED_BY
 from shared.events.installation import OWNERSHIP_KEY, Ownership, encode_ownership
-from shared.events.transfers import AccountClosed, AccountOpened
 from tests import planted_owners as owners
 from tests import wrong_decisions
-from tests.planted import ALICE, AWAY, BOB, HOME, MAIL, Clean
-from tests.planted_owners import ACME, HOUSE, OTHER, own, submitted
+from tests.planted import ALICE, BOB, HOME, Clean
+from tests.planted_owners import ACME, decide_all_kinds, former, submitted
 from tests.world import end, found
 
 Where = Callable[[Clean], object]
@@ -54,40 +52,6 @@ def test_a_wrong_decision_is_reported_once(one: wrong_decisions.Wrong) -> None:
     assert world.audit().kinds == {one.kind: 1}
 
 
-def decide_all_kinds(world: Clean) -> None:
-    """Take right decisions of every kind on ownership."""
-    account = own(world)
-    with submitted(world, ACME):
-        world.pay("o1", account, BOB, 100)
-        world.reverse("o2", account, "o1")
-        world.decline("o3", account, BOB)
-        world.decline("o4", ALICE, BOB, because="not_authorised")
-        world.decline("o5", f"cash@{HOME}", BOB, because="not_authorised")
-        world.open("o6", account)  # changes nothing, and has an outcome
-        world.open("o7", account, expected_version=1)
-        world.decline_opening("o8", account, "stale_version", expected_version=0)
-        world.decline_opening("o9", account, "not_authorised", overdraft_minor=None)
-        world.decline_opening("o10", ALICE, "not_authorised")
-        world.decline_opening("o11", BOB, "not_authorised")  # has a balance, and so belongs to the operator
-    with submitted(world, OTHER):
-        world.decline("o12", account, BOB, because="not_authorised")
-        world.decline("o13", account, BOB, no_rate=True, because="not_authorised")
-        world.decline_opening("o14", account, "not_authorised", expected_version=7)
-    with submitted(world, None):
-        world.decline("o15", ALICE, BOB, because="not_authorised")
-    with submitted(world, HOUSE):
-        world.pay("o16", f"cash@{AWAY}", account, 5)
-        world.open("o17", account, owner="other", overdraft_minor=50, expected_version=1)
-    _, at = world.decline_command(AccountOpened(account, 5, expected_version=1))
-    world.notify(at, "decline_notice", MAIL)
-    world.account_event(AccountOpened(account, 5, "other", expected_version=2))
-    world.account_event(AccountClosed(account))
-    with submitted(world, OTHER):
-        world.decline("o18", account, BOB, because="debtor_closed")
-        world.decline_opening("o19", account, "not_authorised")
-    world.expect(BOB, world.balances[BOB]["CZK"])
-
-
 def test_right_decisions_on_ownership_pass() -> None:
     world = Clean()
     decide_all_kinds(world)
@@ -125,26 +89,6 @@ def test_a_former_version_opened_no_account_by_a_payment() -> None:
     world = Clean(raw_from=1)
     owners.opened_without_a_version(world)
     assert (Kind.WRONG_ACCOUNT_EVENT.value, str(wrong_decisions.posted(world))) in found(world.audit())
-
-
-def former() -> Clean:
-    """A system of a former version, without clients, owners and versions."""
-    world = Clean(raw_from=10**6, by=None)
-    for (topic, partition), records in world.logs.items():
-        if topic == catalogue.LEDGER_ACCOUNTS:
-            records.clear()
-        for index, record in enumerate(records):
-            records[index] = record._replace(value=without(topic, record.value))
-            assert SUBMITTED_BY not in dict(record.headers), partition
-    return world
-
-
-def without(topic: str, value: bytes | None) -> bytes | None:
-    """A record as a former version wrote it."""
-    if topic not in {catalogue.LEDGER_POSTINGS, catalogue.LEDGER_BALANCES}:
-        return value
-    fields = msgspec.json.decode(value or b"")
-    return msgspec.json.encode({name: of for name, of in fields.items() if name not in {"submitted_by", "version"}})
 
 
 @pytest.mark.parametrize("header", [b"", b"acme", b"acme:xyz", b"acme:0123456789abcdef:house:", b"\xff:"])

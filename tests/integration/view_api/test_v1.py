@@ -156,6 +156,19 @@ async def test_pages_by_value_date_give_each_outcome_once(site: Site, order: str
     assert seen == (oldest_first if order == "oldest" else oldest_first[::-1])
 
 
+async def test_pages_go_on_behind_a_declined_command_of_the_operator(site: Site) -> None:
+    [declined] = site.view.ledger.send(AccountOpened(DEBTOR, 5, expected_version=9))
+    assert isinstance(declined, Decline)
+    assert not declined.value_date
+    site.view.ledger.send(transfer("p-1"))
+    site.view.take()
+    path = f"/v1/payments?debtor={DEBTOR}&order=oldest&limit=1"
+    page = await site.get(path)
+    assert [one["state"] for one in page["payments"]] == ["declined"]
+    page = await site.get(f"{path}&after={page['next']}")
+    assert [one["payment_id"] for one in page["payments"]] == ["p-1"]
+
+
 async def test_entries_have_dates_integers_and_cursors(site: Site) -> None:
     for minor, day in enumerate(("1993-01-02", "1993-01-01", "1993-02-01"), 100):
         site.view.ledger.send(paid(f"p-{minor - 100}", minor, "EUR", day))

@@ -107,7 +107,8 @@ def decode_cursor(question: tuple[Any, ...], after: str | None) -> DatedPlace | 
     except ValueError as error:  # binascii's and msgspec's are some
         raise _not_a_cursor() from error
     place = DatedPlace(value_date, offset, line)
-    is_place = is_date(value_date) and 0 <= offset < _OFFSET_MAX > line >= 0
+    # An operator's command that the ledger declined has no value date
+    is_place = (not value_date or is_date(value_date)) and 0 <= offset < _OFFSET_MAX > line >= 0
     if not is_place or encode_cursor(question, place) != after:
         raise _not_a_cursor()
     return place
