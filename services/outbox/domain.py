@@ -92,6 +92,7 @@ class Later(msgspec.Struct, frozen=True):
     release: bool  # give its claim back; one that stays means to the next try that a call may have been made
     detail: str  # why, for people
     claimed: bool = True  # whether Redis was asked for it at all
+    under_way: bool = False  # it is claimed still
 
     def waiting(self) -> Waiting:
         """The record of effects.waiting."""
@@ -112,13 +113,15 @@ class Later(msgspec.Struct, frozen=True):
             job.void,
             job.tried,
             job.resends_before,
+            self.under_way,
         )
 
     def is_as_stored(self, stored: Waiting | None) -> bool:
-        """Whether its record would say what the stored one says, but for its time and why it waits."""
+        """Whether its record would say what the stored one says, but for its time and why it waits or waited."""
         if stored is None:
             return False
-        return replace(self, detail=stored.detail, not_before_ms=stored.not_before_ms).waiting() == stored
+        same = replace(self, detail=stored.detail, not_before_ms=stored.not_before_ms, under_way=stored.under_way)
+        return same.waiting() == stored
 
     def unreleased(self, holder: str) -> "Later":
         """Where Redis could not be asked to release the claim: the next owner must not count it as a call.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from services.outbox.domain import Call, Done, Job, Later, Superseded, give_up, not_called
 from services.outbox.lanes import Lane
@@ -130,7 +131,7 @@ class Flight:
         """The record of effects.waiting while it is claimed: a successor finds the claim in Redis, or counts on it."""
         if self.claimed is None:
             raise AssertionError(f"{self.job.effect_id} was decided by its claim")
-        return self.claimed.put_off(now_ms(), UNDER_WAY)
+        return replace(self.claimed.put_off(now_ms(), UNDER_WAY), under_way=True)
 
 
 class Flights:

@@ -145,7 +145,7 @@ class TrustedWorker(Worker):
         noted = Trust(
             incarnation,
             True,
-            self._outbox.batch_max,
+            max(recorded.at_risk, self._outbox.batch_max),
             -1,
             -1,
             recorded.doubt_left,

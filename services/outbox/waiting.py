@@ -125,8 +125,8 @@ class WaitingStore:
     def first(self, due_ms: int, limit: int) -> frozenset[str]:
         """The first of each lane of those that were due at `due_ms`, all of them if `limit` is 0.
 
-        An owner takes the effects of a lane in this order, so those that it took, and that are still here, are among as
-        many of the first as it may have taken at once.
+        An owner takes the effects of a lane in this order, and what it claimed as a request comes before them all. So
+        those that it claimed, and that are still here, are among as many of the first as it may have claimed at once.
         """
         lanes: dict[str, list[tuple[int, int, str]]] = {}
         for effect_id, kept in self._committed.items():
@@ -169,7 +169,9 @@ class WaitingStore:
 
     def _kept(self, waiting: Waiting, value: bytes) -> _Kept:
         lane = lane_name(waiting.request.destination)
-        return _Kept(value, lane, chain_of(waiting.request), waiting.not_before_ms, waiting.sequence)
+        # What is under way comes first, wherever its lane has a backlog: see `first`
+        time_ms = 0 if waiting.under_way else waiting.not_before_ms
+        return _Kept(value, lane, chain_of(waiting.request), time_ms, waiting.sequence)
 
     def _merge(self, effect_id: str, kept: _Kept | None) -> None:
         old = self._committed.pop(effect_id, None)

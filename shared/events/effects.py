@@ -191,6 +191,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     void: str = ""  # the holder of a claim that Redis could not be asked to release: no call was made under it
     tried: tuple[Attempt, ...] = ()  # as in EffectResult
     resends_before: int = 0  # of `resends`, those of the result that an operator's decision names
+    under_way: bool = False  # it was claimed when this was written
 
 
 class Trust(msgspec.Struct, frozen=True, omit_defaults=True):

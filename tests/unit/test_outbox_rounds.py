@@ -3,13 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from statistics import quantiles
 
 import pytest
 
 from services.outbox.lanes import QUICK_S
-from services.outbox.outcomes import Outcome
+from services.outbox.outcomes import Delivered, Outcome
 from services.outbox.service import BACKLOG_S
 from shared.events.effects import EffectRequest, EffectResult, EffectState
 from tests.outbox_rounds import CALL_TIMEOUT_S, Rounds, accepting, assert_i11, dead, rounds
@@ -261,3 +262,74 @@ def test_a_stop_waits_for_the_calls_under_way_and_loses_none(stop_after_s: float
 
         assert world.loop.run_until_complete(history()) == {EffectState.SENT: len(requests)}
         assert set(world.email.made.values()) == {1}
+
+
+def test_a_mail_called_ahead_of_a_backlog_is_in_doubt_once_owner_and_redis_are_lost() -> None:
+    with rounds(calls_max=8, batch_max=4, circuit_open_s=2.0) as world:
+        backlog, late = requests_to([MAIL], 2000), effect(2000, MAIL)
+        sent = world.email.made
+
+        async def relay(request: EffectRequest) -> Outcome:
+            if request.effect_id == late.effect_id:
+                sent[late.effect_id] += 1
+                await asyncio.sleep(CALL_TIMEOUT_S)  # the mail is on its way, and the answer is lost
+            return await accepting(0.005)(request)
+
+        async def history() -> dict[str, EffectResult]:
+            world.email.answers[MAIL] = dead(0.01)
+            world.kafka.write(backlog)
+            world.start()
+            while world.kafka.puts().total() < len(backlog):
+                await asyncio.sleep(0.1)
+            world.email.answers[MAIL] = relay
+            while not sent:
+                await asyncio.sleep(0.1)
+            world.kafka.write([late])
+            while not world.kafka.puts()[late.effect_id]:
+                await asyncio.sleep(0.01)
+            assert len(sent) < len(backlog) / 2, "the mail overtakes the backlog"
+            assert world.process is not None
+            world.process.kill()
+            world.redis.flush()
+            world.email.answers[MAIL] = accepting()
+            world.start()
+            return await world.settled([*backlog, late])
+
+        results = world.loop.run_until_complete(history())
+        assert (results[late.effect_id].state, sent[late.effect_id]) == (EffectState.IN_DOUBT, 1)
+        assert_i11(world, [*backlog, late], results)
+
+
+def test_what_an_owner_called_stays_at_risk_though_its_successor_may_claim_less() -> None:
+    with rounds(batch_max=16) as world:
+        requests = requests_to([MAIL], 8)
+        sent = world.email.made
+
+        async def relay(request: EffectRequest) -> Outcome:
+            sent[request.effect_id] += 1
+            await asyncio.sleep(CALL_TIMEOUT_S)
+            return Delivered()
+
+        async def lost(commits: int) -> None:
+            while world.kafka.commits < commits:
+                await asyncio.sleep(0.001)
+            assert world.process is not None
+            world.process.kill()
+
+        async def history() -> dict[str, EffectResult]:
+            world.email.answers[MAIL] = relay
+            world.start()
+            world.kafka.write(requests)
+            while len(sent) < len(requests):
+                await asyncio.sleep(0.001)
+            await lost(0)
+            world.email.answers[MAIL] = accepting()
+            world.settings = replace(world.settings, batch_max=1)
+            world.start()
+            await lost(world.kafka.commits + 1)
+            world.redis.flush()
+            world.start()
+            return await world.settled(requests)
+
+        results = world.loop.run_until_complete(history())
+        assert assert_i11(world, requests, results) == {EffectState.IN_DOUBT: len(requests)}
