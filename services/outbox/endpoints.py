@@ -11,6 +11,9 @@ from typing import Final
 from shared.events.endpoints import Endpoint, EndpointState
 
 ANNOUNCED_MS: Final = 60_000  # an endpoint that fails for so long is on record
+CONTINUED_MS: Final = 7_200_000
+"""Of failures that are not on record, those further apart are not one: meanwhile another instance may have reached the
+endpoint. It is twice the longest pause between two tries."""
 FAILING_MAX: Final = 10_000
 """Endpoints whose first failure is remembered; with more, the one known longest is forgotten."""
 DETAIL_MAX_CHARS: Final = 200
@@ -27,7 +30,7 @@ class Endpoints:
     def __init__(self, records: Mapping[str, Endpoint], disable_after_ms: int) -> None:
         self._records = records
         self._disable_after_ms = disable_after_ms
-        self._since_ms: dict[str, int] = {}
+        self._failed_ms: dict[str, tuple[int, int]] = {}  # the first and the last of its failures here
         self._own: dict[str, Endpoint] = {}  # decided here, and perhaps not read yet
         self._changes: dict[str, Endpoint] = {}
 
@@ -42,7 +45,7 @@ class Endpoints:
         """Take note of a call: how it failed, or None for a success."""
         known = self._known(name)
         if failure is None:
-            self._since_ms.pop(name, None)
+            self._failed_ms.pop(name, None)
             if known is not None and known.failing_since_ms and known.state == EndpointState.ENABLED:
                 self._change(name, Endpoint(EndpointState.ENABLED.value, now_ms))
             return
@@ -52,7 +55,7 @@ class Endpoints:
         failing_ms = now_ms - since_ms
         if 0 < self._disable_after_ms <= failing_ms:
             self._change(name, self._failing(EndpointState.DISABLED, now_ms, since_ms, failure))
-            self._since_ms.pop(name, None)
+            self._failed_ms.pop(name, None)
         elif failing_ms >= ANNOUNCED_MS and (known is None or not known.failing_since_ms):
             self._change(name, self._failing(EndpointState.ENABLED, now_ms, since_ms, failure))
 
@@ -67,11 +70,13 @@ class Endpoints:
     def _failing_since(self, name: str, now_ms: int, known: Endpoint | None) -> int:
         if known is not None and known.failing_since_ms:
             return known.failing_since_ms
-        if name not in self._since_ms and len(self._since_ms) >= FAILING_MAX:
-            del self._since_ms[next(iter(self._since_ms))]
-        since_ms = self._since_ms.setdefault(name, now_ms)
-        if known is not None and since_ms < known.at_ms:  # another instance reached it since, or it was enabled
-            since_ms = self._since_ms[name] = now_ms
+        if name not in self._failed_ms and len(self._failed_ms) >= FAILING_MAX:
+            del self._failed_ms[next(iter(self._failed_ms))]
+        since_ms, last_ms = self._failed_ms.get(name, (now_ms, now_ms))
+        reached = known is not None and since_ms < known.at_ms  # by another instance since, or it was enabled
+        if reached or now_ms - last_ms > CONTINUED_MS:
+            since_ms = now_ms
+        self._failed_ms[name] = since_ms, now_ms
         return since_ms
 
     def _known(self, name: str) -> Endpoint | None:

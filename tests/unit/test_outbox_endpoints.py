@@ -1,6 +1,8 @@
 """Endpoints: the first failure goes on record, days of failing disable one, a success and an operator end that."""
 
-from services.outbox.endpoints import ANNOUNCED_MS, Endpoints
+import pytest
+
+from services.outbox.endpoints import ANNOUNCED_MS, CONTINUED_MS, Endpoints
 from shared.events.endpoints import Endpoint, EndpointState
 
 NAME = "https://example.org:443/hook"
@@ -13,6 +15,12 @@ def written(endpoints: Endpoints, records: dict[str, Endpoint]) -> list[Endpoint
     changes = endpoints.take_changes()
     records.update(changes)
     return list(changes.values())
+
+
+def fail(endpoints: Endpoints, begin_ms: int, end_ms: int) -> None:
+    """Have it fail every hour or more often, first and last at these times."""
+    for at_ms in [*range(begin_ms, end_ms, 3_600_000), end_ms]:
+        endpoints.observe(NAME, at_ms, "503")
 
 
 def test_an_endpoint_that_fails_for_days_goes_on_record_and_is_disabled() -> None:
@@ -60,23 +68,31 @@ def test_a_success_begins_the_time_again() -> None:
 def test_an_operator_enables_it_and_its_time_begins_again() -> None:
     records: dict[str, Endpoint] = {}
     endpoints = Endpoints(records, DAY_MS)
-    endpoints.observe(NAME, BEGUN_MS, "503")
-    endpoints.observe(NAME, BEGUN_MS + DAY_MS, "503")
+    fail(endpoints, BEGUN_MS, BEGUN_MS + DAY_MS)
     assert endpoints.is_disabled(NAME), "also before it is read back"
     written(endpoints, records)
     records[NAME] = Endpoint("enabled", BEGUN_MS + 2 * DAY_MS, by="operator")
     assert not endpoints.is_disabled(NAME)
-    endpoints.observe(NAME, BEGUN_MS + 2 * DAY_MS + 1, "503")
-    endpoints.observe(NAME, BEGUN_MS + 3 * DAY_MS, "503")
+    fail(endpoints, BEGUN_MS + 2 * DAY_MS + 1, BEGUN_MS + 3 * DAY_MS)
     assert not endpoints.is_disabled(NAME)
     endpoints.observe(NAME, BEGUN_MS + 3 * DAY_MS + 1, "503")
     assert endpoints.is_disabled(NAME)
 
 
+@pytest.mark.parametrize(("pause_ms", "since_ms"), [(CONTINUED_MS, BEGUN_MS), (CONTINUED_MS + 1, None)])
+def test_failures_far_apart_are_not_one(pause_ms: int, since_ms: int | None) -> None:
+    records: dict[str, Endpoint] = {}
+    endpoints = Endpoints(records, CONTINUED_MS)
+    endpoints.observe(NAME, BEGUN_MS, "503")
+    endpoints.observe(NAME, BEGUN_MS + pause_ms, "503")  # another instance may have reached it meanwhile
+    found = written(endpoints, records)
+    assert [one.failing_since_ms for one in found] == [since_ms] * (since_ms is not None)
+    assert endpoints.is_disabled(NAME) == (since_ms is not None)
+
+
 def test_none_is_disabled_without_a_time() -> None:
     endpoints = Endpoints({}, 0)
-    for days in range(100):
-        endpoints.observe(NAME, BEGUN_MS + days * DAY_MS, "503")
+    fail(endpoints, BEGUN_MS, BEGUN_MS + 100 * DAY_MS)
     assert not endpoints.is_disabled(NAME)
 
 
