@@ -10,7 +10,8 @@ like those of any other server, see `scripts`.
 
 import ssl
 import time
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool, SSLConnection
@@ -18,14 +19,17 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, RedisError
 
 from services.outbox.address import Address, Node, address_of
+from services.outbox.scripts import UNDER_WAY
 from services.outbox.sinks.credentials import load_password, refuse_public
 from shared.addresses import is_loopback
 from shared.kafka.client.access import CONNECTION_IDLE_MS, tls_of
-from shared.settings import OutboxSettings
+from shared.settings import PARTITIONS_MAX, OutboxSettings
 
+CONNECTIONS_MAX: Final = PARTITIONS_MAX * UNDER_WAY
+"""As many as an instance with all partitions uses at once. At its own limit, 100, the client refuses a command."""
 _RESP = 2  # what scripts answer with; RESP3 would ask for notifications, which the user has no right to
 _FILE_SETTING = "ONCE_REDIS_PASSWORD_FILE"
 _SENTINEL_FILE_SETTING = "ONCE_REDIS_SENTINEL_PASSWORD_FILE"
@@ -96,6 +100,7 @@ def connect(access: RedisAccess, timeout_s: float) -> Redis:
 def _options(access: RedisAccess, credentials: CredentialProvider | None, timeout_s: float) -> dict[str, Any]:
     return {
         "credential_provider": credentials,
+        "max_connections": CONNECTIONS_MAX,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
@@ -156,6 +161,11 @@ class _Pool(ConnectionPool):
         connection: AbstractConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
         self._idle_since_s.pop(connection, None)
         return connection
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close all connections, also those whose servers do not answer: with TLS, that raises an error."""
+        with suppress(RedisError, OSError):
+            await super().disconnect(inuse_connections)
 
     async def release(self, connection: AbstractConnection) -> None:
         now_s = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 
 from shared.settings.services import (
+    PARTITIONS_MAX,
     GatewaySettings,
     IdentitySettings,
     IngestSettings,
@@ -32,6 +33,7 @@ from shared.settings.services import (
 __all__ = [
     "ALL_SETTINGS",
     "EXIT_CONFIG",
+    "PARTITIONS_MAX",
     "GatewaySettings",
     "IdentitySettings",
     "IngestSettings",
