@@ -203,7 +203,7 @@ class Mended(NamedTuple):
 def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:
     """Make the missing outputs of some input records, in their order; records without any are left out.
 
-    Then come records that follow from the state, and are missing.
+    Requests that may have expired are left out too. Then come records that follow from the state, and are missing.
 
     Raises InternalInputError if an input record's outputs do not follow from it.
     """
@@ -214,7 +214,11 @@ def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) ->
             continue
         existing = evidence.outputs.get(at, [])
         known = {_name(one) for one in existing}
-        missing = [output for output in mender.mend(record, existing) if _name(output) not in known]
+        missing = [
+            output
+            for output in mender.mend(record, existing)
+            if (name := _name(output)) not in known and not evidence.may_have_expired(at, *name)
+        ]
         if missing:
             made.append(Mended(at, missing))
     following = mender.follow()
@@ -290,12 +294,16 @@ class RepairScope(AbstractAsyncContextManager["RepairScope"]):
         await self.scope.close()
 
     async def take_over(self, evidence: Evidence) -> None:
-        """Fence the owner, restore and correct the state, and read what the owner wrote last; raises EosError."""
+        """Fence the owner, restore and correct the state, and read what the owner wrote last.
+
+        Raises EosError, and InternalInputError if a record that the repair needs cannot be decoded.
+        """
         await self.scope.init()
         torn = await self.scope.recover(self._task)
         if torn is not None:
             await self.scope.complete(self._task, torn)
         await evidence.settle()
+        evidence.raise_if_unreadable(self._gap.partition)
         self._mender.begin()
 
     def mend(self, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:

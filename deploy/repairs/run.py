@@ -167,6 +167,7 @@ class Repair:
             await evidence.read()
             for gap in gaps:
                 try:
+                    evidence.raise_if_unreadable(gap.partition)
                     await (self._preview if self._dry_run else self._repair)(gap, reference, evidence)
                 except (EosError, InternalInputError) as error:
                     self._failed.append(f"{gap}: {error}")

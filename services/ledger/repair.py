@@ -137,6 +137,9 @@ class LedgerRepair(LedgerHandler):
         self._versions = {} if versions is None else versions
         self._books = books
         self._reversed: set[PaymentName] = set()
+        # Of this attempt: if its transaction is fenced, the next one begins with the same books
+        self._changed_by: dict[str, Headers] = {}
+        self._terms_written: dict[str, AccountTerms] = {}
 
     def correct(self) -> None:
         """Set each account to the fold of its postings. Call it once, with state and postings complete."""
@@ -194,7 +197,7 @@ class LedgerRepair(LedgerHandler):
             return []
         outputs = [output for output in self.process(record) if output.topic != LEDGER_ACCOUNTS]
         if isinstance(decode_ledger_event(outputs[0].value or b"") if outputs else None, AccountOpened | AccountClosed):
-            self._books.changed_by[event.account] = headers
+            self._changed_by[event.account] = headers
         return outputs
 
     def follow(self) -> list[Output]:
@@ -203,11 +206,14 @@ class LedgerRepair(LedgerHandler):
         An older record is not written again: it would take the place of the newer one.
         """
         outputs = []
-        for name, headers in self._books.changed_by.items():
+        for name, headers in (self._books.changed_by | self._changed_by).items():
             account = self.accounts.get(name)
-            if account is None or not account.version or self._books.followed.get(name) == terms.terms_of(account):
+            if account is None or not account.version:
                 continue
-            self._books.followed[name] = terms.terms_of(account)
+            due = terms.terms_of(account)
+            if due in {self._books.followed.get(name), self._terms_written.get(name)}:
+                continue
+            self._terms_written[name] = due
             links = tuple((key, value) for key, value in headers if key in {ORIGIN, SOURCE})
             outputs.append(self._followed(name, account, links))
         return outputs

@@ -22,8 +22,10 @@ from shared.events import catalogue
 from shared.events.headers import REPAIR, header
 from shared.events.operations import decode_repaired
 from shared.kafka.admin.topics import set_group_offsets
+from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics, stable_offsets
+from shared.kafka.client.requests import Request
 from tests.harness import ROOT, cluster
 from tests.integration.test_reconcile import Operator
 from tests.outbox import world_over
@@ -181,6 +183,25 @@ def test_the_reconciliation_recognises_repaired_records(pipeline: Pipeline, tmp_
     with Operator(pipeline.brokers, tmp_path) as operator:
         report = operator.json()
     assert (report["verdict"], report["breaks"]["total"]) == ("clean", 0), report["breaks"]
+
+
+async def expire_requests(brokers: str) -> None:
+    """Delete all requests, as retention does after a week."""
+    async with Cluster(brokers) as connection:
+        for topic, partition in await connection.partitions([catalogue.EFFECTS_REQUESTS]):
+            [node_id] = connection.by_leader([(topic, partition)])
+            parts = [{"PartitionIndex": partition, "Offset": -1}]  # to the high watermark
+            values = {"Topics": [{"Name": topic, "Partitions": parts}], "TimeoutMs": 10_000}
+            answer = await connection.send(node_id, Request("DeleteRecords", 1, values))
+            assert answer["Topics"][0]["Partitions"][0]["ErrorCode"] == 0
+
+
+def test_expired_requests_are_not_written_again(pipeline: Pipeline) -> None:
+    """The legs of booked payments were lost, and the repair comes after the retention of requests."""
+    lose(pipeline, "ledger", {0, OUTPUT, REQUESTS})
+    verdict(pipeline.brokers)  # waits until their effects were made
+    asyncio.run(expire_requests(pipeline.brokers))
+    check_repaired(pipeline, "ledger", {catalogue.LEDGER_TRANSFERS})
 
 
 def test_a_repaired_record_counts_once(pipeline: Pipeline) -> None:

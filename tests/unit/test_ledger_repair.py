@@ -228,14 +228,22 @@ COMMANDS: list[TransferRecord] = [
 ]
 
 
-def mender_after(made: dict[int, list[Output]], *, lost: int | None = None, followed: int = 0) -> LedgerRepair:
-    """A mender that finds the events of all commands but a lost one, and the first records of ledger.accounts."""
+def books_after(made: dict[int, list[Output]], *, lost: int | None = None, followed: int = 0) -> PostedBooks:
+    """The events of all commands but a lost one, and the first records of ledger.accounts."""
     books = PostedBooks(P)
     for offset, outputs in made.items():
         if offset != lost:
             books.take(decode_ledger_event(posting_of(outputs).value or b""), outputs[0].headers)
     for output in [one for outputs in made.values() for one in outputs if one.topic == LEDGER_ACCOUNTS][:followed]:
         books.followed[(output.key or b"").decode()] = decode_terms(output.value or b"")
+    return books
+
+
+def mender_after(made: dict[int, list[Output]], *, lost: int | None = None, followed: int = 0) -> LedgerRepair:
+    return mender_with(books_after(made, lost=lost, followed=followed))
+
+
+def mender_with(books: PostedBooks) -> LedgerRepair:
     mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
     mender.correct()
     return mender
@@ -269,6 +277,19 @@ def test_ledger_accounts_gets_the_last_record_of_an_account_again_and_no_older_o
         assert mender.mend(command, event, None) == ([posting_of(outputs)] if isinstance(event, Decline) else [])
     assert mender.follow() == made[4][1:]
     assert mender.follow() == []
+
+
+def test_an_attempt_leaves_nothing_to_the_next_one() -> None:
+    """A fenced attempt wrote nothing."""
+    commands = [at(offset, event) for offset, event in enumerate(COMMANDS[:3])]
+    made = processed(LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION), commands)
+    books = books_after(made, lost=2)
+    for _ in range(2):
+        mender = mender_with(books)
+        mender.mend(commands[2], None, None)
+        assert mender.follow() == made[2][1:]
+        assert mender.follow() == []
+    assert mender_with(books).follow() == made[0][1:]
 
 
 def test_a_record_of_ledger_accounts_that_is_ahead_of_the_events_waits_for_its_event() -> None:
