@@ -40,7 +40,7 @@ from shared.events.catalogue import (
 )
 from shared.events.clients import SubmittedBy, decode_submitted_by
 from shared.events.codec import decoder
-from shared.events.headers import ORIGIN, SOURCE, SUBMITTED_BY, header
+from shared.events.headers import ORIGIN, REPAIR, SOURCE, SUBMITTED_BY, header
 from shared.events.payments import (
     DAY_MS,
     Accepted,
@@ -164,12 +164,15 @@ class Intake:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
                 continue
             self._check_valid(origin, where)
-            fault = self._fault_of_repeat(repeat, origin)
+            fault = self._fault_of_repeat(repeat, origin, repaired=header(record.headers, REPAIR) is not None)
             if fault:
                 self._findings.add(Kind.WRONG_FIRST, where, fault)
 
-    def _fault_of_repeat(self, repeat: Repeat, origin: int) -> str | None:
-        """Describe why this is not a repeat, or None. A payment wrongly dropped as one would be lost money."""
+    def _fault_of_repeat(self, repeat: Repeat, origin: int, *, repaired: bool) -> str | None:
+        """Describe why this is not a repeat, or None. A payment wrongly dropped as one would be lost money.
+
+        A repair finds a payment accepted that was sent again after its first record was lost: its first one is later.
+        """
         first = parse_place(repeat.first.encode(), RAW_PREFIX)
         if first == NONE or not self.flags[first] & ACCEPTED:
             return f"its first one, {repeat.first}, was not accepted"
@@ -177,7 +180,7 @@ class Intake:
             return f"its first one, {repeat.first}, is another payment"
         if origin == NONE:
             return None
-        if partition_of(first) != partition_of(origin) or first >= origin:
+        if partition_of(first) != partition_of(origin) or first == origin or (first > origin and not repaired):
             return f"its first one, {repeat.first}, did not come before {named(PAYMENTS_RAW, origin)}"
         both = self.flags[first] & self.flags[origin] & VALID
         if both and self._prints[first] != self._prints[origin]:

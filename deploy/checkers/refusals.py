@@ -6,6 +6,7 @@ The reason `too_large` is not judged. It follows from the limits of the topics a
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from deploy.checkers.fingerprints import identity
 from deploy.checkers.offsets import Cells, home, offset_of, partition_of
@@ -13,7 +14,16 @@ from deploy.checkers.validity import Judged
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.dead_letters import Reason
-from shared.events.headers import REASON, header
+from shared.events.headers import REASON, REPAIR, header
+
+
+class _Conflict(NamedTuple):
+    """A record that was refused for the identity of another one."""
+
+    origin: int  # raw place
+    said: int  # fingerprint
+    where: str  # of its dead letter
+    repaired: bool
 
 
 class Refusals:
@@ -22,8 +32,7 @@ class Refusals:
     def __init__(self, findings: Findings, partitions: int) -> None:
         self._findings = findings
         self._partitions = partitions
-        # By identity: raw place and fingerprint of each record that was refused for it, and where its dead letter is
-        self._conflicts: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
+        self._conflicts: defaultdict[int, list[_Conflict]] = defaultdict(list)  # by identity
 
     def check(self, record: Record, judged: Judged, origin: int, said: int, where: str) -> None:
         """Check one dead letter.
@@ -46,14 +55,16 @@ class Refusals:
             self._findings.add(Kind.WRONG_REFUSAL, where, f"refused for {reason}, not for {Reason.WRONG_PARTITION}")
         elif not elsewhere and reason == Reason.IDENTITY_CONFLICT:
             name = identity(instruction.debtor, instruction.payment_id)
-            self._conflicts[name].append((origin, said, where))
+            repaired = header(record.headers, REPAIR) is not None
+            self._conflicts[name].append(_Conflict(origin, said, where, repaired))
         elif not elsewhere:
             self._findings.add(Kind.WRONG_REFUSAL, where, f"refused for {reason or 'no reason'}, and it is valid")
 
     def finish(self, accepted: Iterable[tuple[int, int]], prints: Cells) -> None:
         """Check that each conflict had an earlier payment of its identity that says something else.
 
-        How long ago is not checked: the window of identities that ingest remembers only bounds it from below.
+        How long ago is not checked: the window of identities that ingest remembers only bounds it from below. A repair
+        finds payments accepted that are later than the record whose dead letter it writes.
 
         Args:
             accepted: raw place and identity of each accepted payment.
@@ -66,14 +77,17 @@ class Refusals:
             if name in firsts:
                 firsts[name].append(at)
         for name, refused in self._conflicts.items():
-            for origin, said, where in refused:
-                if not any(_precedes(at, origin) and prints[at] != said for at in firsts[name]):
+            for one in refused:
+                if not any(_was_known(at, one) and prints[at] != one.said for at in firsts[name]):
                     detail = "no payment of its identity with other content was accepted before"
-                    self._findings.add(Kind.WRONG_REFUSAL, where, detail)
+                    self._findings.add(Kind.WRONG_REFUSAL, one.where, detail)
 
 
-def _precedes(at: int, later: int) -> bool:
-    return partition_of(at) == partition_of(later) and offset_of(at) < offset_of(later)
+def _was_known(at: int, refused: _Conflict) -> bool:
+    """Whether a payment accepted from that raw place may have been accepted before the refusal."""
+    if partition_of(at) != partition_of(refused.origin):
+        return False
+    return offset_of(at) < offset_of(refused.origin) or (refused.repaired and at != refused.origin)
 
 
 class Gaps:

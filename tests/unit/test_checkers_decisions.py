@@ -9,7 +9,7 @@ from deploy.checkers.reference import STALE_MS
 from deploy.checkers.verdict import INVARIANT_OF, Kind
 from shared.events import catalogue
 from shared.events.headers import REPAIR, Coordinates
-from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
+from shared.events.payments import SCHEMA_VERSION, Payment, Repeat, encode_instruction, encode_repeat
 from shared.events.postings import encode_ledger_event
 from shared.events.reference import Fee, encode_reference
 from shared.events.transfers import AccountOpened, PricedBy, decode_transfer
@@ -19,7 +19,7 @@ from tests import planted_owners as owners
 from tests import wrong_decisions
 from tests.harness import ROOT
 from tests.planted import ALICE, BOB, ELSEWHERE, HOME, Clean, posting_at
-from tests.world import AT_MS, World, end, found
+from tests.world import AT_MS, DATE, World, end, found
 
 Where = Callable[[Clean], object]
 
@@ -164,6 +164,39 @@ def test_decisions_before_a_repair_came_are_left_open() -> None:
 def repair(world: Clean, removed: Coordinates) -> None:
     """Write a removed record again as `once repair` does."""
     world.add_header(world.restore(removed), REPAIR, "repair-1:0")
+
+
+@pytest.mark.parametrize(
+    ("amount_minor", "topic"), [(10, catalogue.PAYMENTS_DEDUPLICATED), (11, catalogue.PAYMENTS_DEAD_LETTER)]
+)
+@pytest.mark.parametrize("as_repeat", [True, False])
+def test_only_a_repaired_outcome_may_follow_from_a_later_payment(
+    amount_minor: int, topic: str, *, as_repeat: bool
+) -> None:
+    """A payment was lost, then sent again and accepted. Its repair finds the identity taken."""
+    world = Clean()
+    payment = Payment("sent-again", ALICE, BOB, amount_minor, "CZK", SCHEMA_VERSION, value_date=DATE)
+    lost = world.raw(encode_instruction(payment), HOME)
+    again = world.pay("sent-again", ALICE, BOB, 10)
+    world.expect(BOB, 7500 + 10)
+    if as_repeat:
+        repeat = encode_repeat(Repeat("sent-again", ALICE, str(again.raw)))
+        outcome = world.outcome(catalogue.PAYMENTS_DEDUPLICATED, lost, repeat)
+    else:
+        outcome = world.dead_letter(lost, "identity_conflict")
+    wrong = {(Kind.WRONG_FIRST if as_repeat else Kind.WRONG_REFUSAL, str(outcome))}
+    assert found(world.audit()) == wrong
+    world.add_header(outcome, REPAIR, "repair-1:0")
+    # The content decides which of the two is right
+    assert found(world.audit()) == (set() if outcome.topic == topic else wrong)
+
+
+def test_a_repaired_outcome_does_not_follow_from_itself() -> None:
+    world = Clean()
+    raw = world.paid.raw
+    repeat = world.outcome(catalogue.PAYMENTS_DEDUPLICATED, raw, encode_repeat(Repeat("p2", ALICE, str(raw))))
+    world.add_header(repeat, REPAIR, "repair-1:0")
+    assert (Kind.WRONG_FIRST, str(repeat)) in found(world.audit())
 
 
 def test_a_repair_does_not_explain_decisions_on_other_accounts() -> None:
