@@ -3,6 +3,7 @@
 import pytest
 
 from services.balances.dashboard.evidence import (
+    EPOCH_KEPT_MS,
     EPOCHS,
     REST_S,
     Fencing,
@@ -129,3 +130,38 @@ def test_after_the_last_epoch_comes_0() -> None:
     fencing = fenced([member(1, 10, a=EPOCHS - 1)], *[[member(1, 10.0 + number, a=0)] for number in range(4)])
     assert fencing.newest == {"a": 0}
     assert not fencing.breach
+
+
+def test_epochs_before_a_long_pause_are_forgotten() -> None:
+    """Epochs rise with each transaction: after half of all, the same instance would seem older than itself."""
+    fencing = fenced([member(1, 10, a=5)])
+    for number in range(4):
+        later = AT_MS + EPOCH_KEPT_MS + 1 + number
+        fencing = fencing_after(fencing, [member(1, 20_010.0 + number, a=5 + 20_000 + number)], later)
+    assert fencing.newest == {"a": 20_008}
+    assert (fencing.fenced, fencing.breach) == ({}, "")
+
+
+def test_an_instance_without_an_answer_for_long_does_not_seem_older_than_itself() -> None:
+    other = member(2, 10, b=1)
+    fencing = fenced([member(1, 10, a=5), other])
+    for at_ms in range(AT_MS, AT_MS + EPOCH_KEPT_MS + 2_000, 1_000):
+        fencing = fencing_after(fencing, [other], at_ms)
+    assert fencing.newest == {"b": 1}
+    assert not fencing_after(fencing, [member(1, 20_010, a=20_005), other], AT_MS + EPOCH_KEPT_MS + 2_000).fenced
+
+
+def test_an_old_producer_is_found_as_long_as_its_successor_answers() -> None:
+    """However long ago the successor's epoch rose last."""
+    old, successor = member(1, 10, a=1), member(2, 1, a=2)
+    fencing = fenced([old, successor])
+    for at_ms in range(AT_MS, AT_MS + 3 * EPOCH_KEPT_MS, EPOCH_KEPT_MS // 2):
+        fencing = fencing_after(fencing, [old, successor], at_ms)
+    assert fencing.newest == {"a": 2}
+    assert fencing_after(fencing, [member(1, 11, a=1), successor], AT_MS + 3 * EPOCH_KEPT_MS).breach
+
+
+def test_a_breach_outlasts_a_pause() -> None:
+    breach = Fencing({"a": 2}, breach="committed", breach_ms=AT_MS, reported_ms={"a": AT_MS})
+    after = fencing_after(breach, [member(1, 11, a=1)], AT_MS + EPOCH_KEPT_MS + 1)
+    assert (after.newest, after.breach, after.breach_ms) == ({"a": 1}, "committed", AT_MS)

@@ -16,6 +16,9 @@ from shared.telemetry.metrics import COMMITTED
 REST_S: Final = 3.0  # longer than a pipeline with work shows no progress
 MOVERS: Final = ("ingest", "transform", "ledger")  # they must have drained
 EPOCHS: Final = 1 << 15  # epochs are signed 16-bit numbers; after the last one a new producer id begins at 0
+EPOCH_KEPT_MS: Final = 300_000
+"""How long an epoch is kept that no instance reports. Each transaction raises it, some 12 times a second: it must be
+forgotten before half of all epochs have passed."""
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -75,6 +78,7 @@ class Fencing(msgspec.Struct, frozen=True):
     fenced: Mapping[str, float | None] = {}
     breach: str = ""  # how a commit of theirs was seen to go through
     breach_ms: int | None = None
+    reported_ms: Mapping[str, int] = {}  # when an instance last reported the newest epoch
 
 
 def fencing_after(before: Fencing, instances: Iterable[Instance], at_ms: int) -> Fencing:
@@ -83,12 +87,13 @@ def fencing_after(before: Fencing, instances: Iterable[Instance], at_ms: int) ->
     An instance that has lost only some of them may go on with the others: its commits prove nothing.
     """
     scraped = [(str(one.watched), one.scrape) for one in instances if one.scrape is not None]
-    newest = dict(before.newest)
+    reported_ms = {name: ms for name, ms in before.reported_ms.items() if at_ms - ms <= EPOCH_KEPT_MS}
+    newest = {name: epoch for name, epoch in before.newest.items() if name in reported_ms}
     for _, scrape in scraped:
         for name, epoch in _epochs(scrape).items():
             known = newest.get(name)
-            if known is None or _newer(epoch, known):
-                newest[name] = epoch
+            if known is None or known == epoch or _newer(epoch, known):
+                newest[name], reported_ms[name] = epoch, at_ms
     fenced: dict[str, float | None] = {}
     breach, breach_ms = before.breach, before.breach_ms
     for instance, scrape in scraped:
@@ -104,7 +109,7 @@ def fencing_after(before: Fencing, instances: Iterable[Instance], at_ms: int) ->
         if had is not None and committed > had and not breach:
             breach = f"{instance} committed although all of its producers have successors"
             breach_ms = at_ms
-    return Fencing(newest, fenced, breach, breach_ms)
+    return Fencing(newest, fenced, breach, breach_ms, reported_ms)
 
 
 def _epochs(scrape: Scrape) -> dict[str, int]:
