@@ -164,7 +164,8 @@ class LedgerHandler:
         if isinstance(decided, Decline):
             return self._outputs(debtor, decided, headers)
         # Where ingest forgot an identity and accepted it again, a reversal refers to the newer payment
-        self._keep(debtor, transfer.payment_id, domain.original_of(decided))
+        original = _encode_original(domain.original_of(decided))
+        self._payments.renew(identity_digest(debtor, transfer.payment_id), original)
         return self._book(decided, headers)
 
     def _reversal(self, reversal: TransferReversal, headers: Headers) -> list[Output]:

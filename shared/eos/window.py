@@ -33,6 +33,7 @@ class Window:
         self._next = 0
         self._added: dict[bytes, int] = {}
         self._changed: dict[int, bytes] = {}
+        self._renewed: list[int] = []  # former sequence numbers of committed entries
 
     def get(self, key: bytes) -> bytes | None:
         """Return the payload of a key that is within the window, or None."""
@@ -63,9 +64,24 @@ class Window:
             raise ValueError("a window's key is 16 bytes long")
         sequence = self._find(key)
         if sequence is None:
-            sequence = self._added[key] = self._next
-            self._next += 1
-        self._changed[sequence] = key + payload
+            self._add(key, payload)
+        else:
+            self._changed[sequence] = key + payload
+
+    def renew(self, key: bytes, payload: bytes) -> None:
+        """Make a key the youngest entry, also if it is within the window. Its former place stays empty."""
+        sequence = self._find(key)
+        if sequence is not None:
+            self._added.pop(key, None)
+            self._changed.pop(sequence, None)
+            if sequence < self._committed_next:
+                self._renewed.append(sequence)
+        self._add(key, payload)
+
+    def _add(self, key: bytes, payload: bytes) -> None:
+        self._added[key] = self._next
+        self._changed[self._next] = key + payload
+        self._next += 1
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one record of the changelog, in its order; a key of another form raises ValueError."""
@@ -90,7 +106,7 @@ class Window:
     def _restore_entry(self, sequence: int, entry: bytes) -> None:
         known = self._index.find(entry[: self.KEY_BYTES], self._ring)
         if known >= 0 and known != sequence % self.capacity:
-            # A key occurs twice only where a capacity was lowered and raised again: the newer one counts
+            # Renewed, or added again under a capacity that was lower for a while: the newer one counts
             if self._sequence_at(known) > sequence:
                 return
             self._clear(known)
@@ -119,6 +135,8 @@ class Window:
         if self._written_from >= self._committed_next:
             # What one transaction both adds and evicts is never written
             self._written_from = max(self._written_from, oldest)
+        for sequence in self._renewed:
+            self._clear(sequence % self.capacity)
         for sequence, entry in self._changed.items():
             if sequence >= oldest:
                 self._put(sequence, entry)
@@ -132,6 +150,7 @@ class Window:
     def _settle(self) -> None:
         self._added.clear()
         self._changed.clear()
+        self._renewed.clear()
 
     def _put(self, sequence: int, entry: bytes) -> None:
         lap, place = divmod(sequence, self.capacity)

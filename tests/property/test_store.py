@@ -1,7 +1,5 @@
 """Stores against simple models: decisions do not depend on transaction boundaries, and a changelog restores all."""
 
-from collections import OrderedDict
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,25 +8,41 @@ from shared.eos.window import Window
 from tests.stores import commit, compacted, restore
 
 KEYS = [b"%016d" % number for number in range(12)]
-PUT, COMMIT, ROLLBACK = "put", "commit", "rollback"
+PUT, RENEW, COMMIT, ROLLBACK = "put", "renew", "commit", "rollback"
 
 puts = st.tuples(st.just(PUT), st.sampled_from(KEYS), st.binary(max_size=3))
 ends = st.tuples(st.sampled_from([COMMIT, COMMIT, ROLLBACK]), st.just(b""), st.just(b""))
+renewals = st.tuples(st.just(RENEW), st.sampled_from(KEYS), st.binary(max_size=3))
 steps = st.lists(puts | ends, max_size=120)
+all_steps = st.lists(puts | renewals | ends, max_size=120)
 capacities = st.integers(1, 9)
 
 
 class Model:
-    """The window as one ordered dict, without transactions."""
+    """The window as a list of additions, without transactions: each key, or None where it was renewed since."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.entries: OrderedDict[bytes, bytes] = OrderedDict()
+        self.additions: list[bytes | None] = []
+        self.payloads: dict[bytes, bytes] = {}
+
+    @property
+    def entries(self) -> dict[bytes, bytes]:
+        return {key: self.payloads[key] for key in self.additions[-self.capacity :] if key is not None}
 
     def put(self, key: bytes, payload: bytes) -> None:
-        self.entries[key] = payload
-        if len(self.entries) > self.capacity:
-            self.entries.popitem(last=False)
+        if key not in self.entries:
+            self.renew(key, payload)
+        self.payloads[key] = payload
+
+    def renew(self, key: bytes, payload: bytes) -> None:
+        self.additions = [None if known == key else known for known in self.additions] + [key]
+        self.payloads[key] = payload
+
+    def copy(self) -> "Model":
+        copy = Model(self.capacity)
+        copy.additions, copy.payloads = self.additions.copy(), self.payloads.copy()
+        return copy
 
 
 def seen(window: Window) -> dict[bytes, bytes]:
@@ -47,42 +61,42 @@ def run(steps: list[tuple[str, bytes, bytes]], capacity: int) -> tuple[Window, M
     window, changelog = Window(b"w/", capacity), list[Change]()
     model, committed = Model(capacity), Model(capacity)
     for step, key, payload in steps:
-        if step == PUT:
-            window.put(key, payload)
-            model.put(key, payload)
+        if step in {PUT, RENEW}:
+            getattr(window, step)(key, payload)
+            getattr(model, step)(key, payload)
         elif step == COMMIT:
             commit(window, changelog)
-            committed.entries = model.entries.copy()
+            committed = model.copy()
         else:
             window.rollback()
-            model.entries = committed.entries.copy()
-        assert seen(window) == dict(model.entries)
+            model = committed.copy()
+        assert seen(window) == model.entries
     window.rollback()
     return window, committed, changelog
 
 
-@given(steps, capacities)
+@given(all_steps, capacities)
 def test_a_window_equals_its_model_for_any_transactions(steps: list[tuple[str, bytes, bytes]], capacity: int) -> None:
     window, committed, _ = run(steps, capacity)
-    assert seen(window) == dict(committed.entries)
+    assert seen(window) == committed.entries
     assert len(window) == len(committed.entries)
 
 
-@given(st.lists(puts, max_size=80), capacities, st.sets(st.integers(0, 80)))
+@given(st.lists(puts | renewals, max_size=80), capacities, st.sets(st.integers(0, 80)))
 def test_decisions_do_not_depend_on_where_transactions_end(
     puts: list[tuple[str, bytes, bytes]], capacity: int, ends: set[int]
 ) -> None:
     whole, cut = Window(b"w/", capacity), Window(b"w/", capacity)
-    for position, (_, key, payload) in enumerate(puts):
+    for position, (step, key, payload) in enumerate(puts):
         assert whole.get(key) == cut.get(key)
         for window in (whole, cut):
-            window.put(key, payload)
+            getattr(window, step)(key, payload)
         if position in ends:
             cut.commit()
     assert seen(whole) == seen(cut)
 
 
-@given(steps, steps, capacities, st.integers(0, 200))
+@given(all_steps, all_steps, capacities, st.integers(0, 200))
 def test_a_restored_window_continues_as_the_live_one(
     steps: list[tuple[str, bytes, bytes]],
     further: list[tuple[str, bytes, bytes]],
@@ -96,8 +110,8 @@ def test_a_restored_window_continues_as_the_live_one(
     assert len(restored) == len(live)
     for step, key, payload in further:
         for window in (live, restored):
-            if step == PUT:
-                window.put(key, payload)
+            if step in {PUT, RENEW}:
+                getattr(window, step)(key, payload)
             elif step == ROLLBACK:
                 window.rollback()
         if step == COMMIT:
@@ -116,7 +130,7 @@ def test_another_capacity_restores_the_youngest_and_deletes_the_others(
     restore(window, changelog)
     for key, payload in committed.entries.items():
         model.put(key, payload)
-    assert seen(window) == dict(model.entries)
+    assert seen(window) == model.entries
     # Keys that are new to the window: only an addition evicts
     for number in range(further):
         window.put(b"%016d" % (100 + number), b"")

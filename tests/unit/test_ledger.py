@@ -1,5 +1,6 @@
 """The ledger: two legs, cover, conversions, suspense, reversals, terms of accounts, and input that is a defect."""
 
+import msgspec
 import pytest
 
 from shared.events.catalogue import LEDGER_TRANSFERS
@@ -9,6 +10,7 @@ from shared.events.transfers import (
     AccountClosed,
     AccountOpened,
     CreditLeg,
+    DeclineReason,
     Transfer,
     TransferReversal,
     decode_transfer,
@@ -218,6 +220,20 @@ def test_an_identity_that_ingest_forgot_means_the_younger_payment(ledger: Ledger
     ledger.send(transfer("p-1", 7))
     ledger.send(reversal())
     assert ledger.balance(DEBTOR) == -1000
+
+
+def test_a_payment_that_is_booked_again_can_be_reversed_for_as_long_as_any_other() -> None:
+    ledger = Ledger(reversal_window=4)
+    ledger.send(AccountOpened(DEBTOR, None))
+    for name in ("p-1", "p-2", "p-3", "p-1", "p-4", "p-5", "p-6"):
+        ledger.send(transfer(name))
+    [posting] = ledger.send(reversal())
+    assert isinstance(posting, Posting)
+    for name in ("p-7", "p-8"):
+        ledger.send(transfer(name))
+    [decline] = ledger.send(msgspec.structs.replace(reversal(), payment_id="r-2", reverses="p-4"))
+    assert isinstance(decline, Decline)
+    assert decline.reason == DeclineReason.ORIGINAL_NOT_FOUND
 
 
 def test_terms_that_change_nothing_make_no_event() -> None:
