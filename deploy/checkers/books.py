@@ -82,7 +82,7 @@ class Books:
                 continue
             try:
                 self._expected[account] = decode_expected_balance(record.value)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except msgspec.DecodeError as error:
                 where = named(REFERENCE_BALANCES, place(partition, record.offset))
                 self._findings.add(Kind.UNREADABLE, where, str(error))
 
@@ -178,7 +178,7 @@ class Books:
             where = named(LEDGER_BALANCES, at)
             try:
                 state = decode_account(value)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except msgspec.DecodeError as error:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
                 continue
             for currency, amount_minor in state.balances.items():

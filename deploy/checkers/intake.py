@@ -115,7 +115,7 @@ class Intake:
             origin = self._origin(record, where)
             try:
                 instruction, _ = decode_accepted(record.value or b"")
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except msgspec.DecodeError as error:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
                 continue
             at = place(partition, record.offset)
@@ -160,7 +160,7 @@ class Intake:
             origin = self._origin(record, where)
             try:
                 repeat = _decode_repeat(record.value or b"")
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except msgspec.DecodeError as error:
                 self._findings.add(Kind.UNREADABLE, where, str(error))
                 continue
             self._check_valid(origin, where)

@@ -135,7 +135,7 @@ class Progress:
         """Take a record whose key is the next offset's."""
         try:
             self._next_offsets[partition] = decode_next_offset(record.value or b"").next_offset
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             where = named(self.topic, place(partition, record.offset))
             self._findings.add(Kind.UNREADABLE, where, str(error))
 

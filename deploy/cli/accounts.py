@@ -5,11 +5,11 @@ import asyncio
 import click
 import msgspec
 
-from deploy.cli.cluster import brokers_option, partitions_of, write
+from deploy.cli.cluster import brokers_option, client_name, partitions_of, write
 from deploy.cli.output import answer, json_option
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_TRANSFERS
-from shared.events.clients import OWNER_UNNAMED, is_client
+from shared.events.clients import OWNER_UNNAMED
 from shared.events.fields import is_client_account
 from shared.events.partitions import partition_for
 from shared.events.postings import decode_terms
@@ -26,14 +26,6 @@ def _client_account(value: str) -> str:
     if not is_client_account(value):
         raise click.BadParameter(
             "an account has 1 to 64 letters, digits, '.', '_' or '-', and begins with one of the first two"
-        )
-    return value
-
-
-def _client(value: str) -> str:
-    if not is_client(value):
-        raise click.BadParameter(
-            "a client's name has 1 to 64 letters, digits, '.', '_' or '-', and begins with one of the first two"
         )
     return value
 
@@ -56,7 +48,7 @@ def accounts() -> None:
 @click.option("--unlimited", is_flag=True, help="No limit.")
 @click.option(
     "--owner",
-    type=_client,
+    type=client_name,
     metavar="CLIENT",
     help="The client whose keys may debit it.  [default: its present owner; operator for a new account]",
 )

@@ -4,8 +4,7 @@ Invariant: a value that was not answered stays as last reported, until the clust
 broker resolves no alert and raises none. A transaction that ended is gone with the next answer.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -97,7 +96,3 @@ def last_run(before: Run | None, at_ms: int, outcome: RunOutcome) -> Run:
     if before is not None and before.at_ms > at_ms:
         return before
     return Run(at_ms, outcome)
-
-
-def count(targets: Iterable[Target]) -> dict[Target, int]:
-    return dict(Counter(targets))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -210,7 +211,7 @@ class Monitor:
             brokers=len(seen.brokers),
             partitions=partitions,
             transactions=domain.keep_open(before.transactions, ages, seen.brokers),
-            hanging=domain.count(one.target for one in self._suspicion.hanging),
+            hanging=dict(Counter(one.target for one in self._suspicion.hanging)),
             behind=domain.keep(before.behind, answered, GROUPS),
             run=before.run,
         )
@@ -252,4 +253,4 @@ def _partitions(before: Picture, seen: Look) -> dict[Target, Partition]:
         target: domain.follow(before.partitions.get(target), offsets.stable, offsets.end, now_s)
         for target, offsets in seen.offsets.items()
     }
-    return domain.keep(before.partitions, answered, before.partitions.keys())
+    return {**before.partitions, **answered}
