@@ -65,7 +65,7 @@ class Keyring:
             )
         with self._locked():
             lines = self._lines() if self.path.exists() else []
-            has_key = any(key.client == client for key in self._parse(lines)) if lines else False
+            has_key = any(key.client == client for key in self._keys(lines))
             if first is True and has_key:
                 raise KeyringError(f"{client} is a client already: `once clients add-key {client}` issues another key")
             if first is False and not has_key:
@@ -85,7 +85,7 @@ class Keyring:
         """
         with self._locked():
             lines = self._lines() if self.path.exists() else []
-            keys = self._parse(lines) if lines else []
+            keys = self._keys(lines)
             revoked = [key for key in keys if key.client == client and key_id in {None, key.id}]
             if not revoked:
                 raise KeyringError(f"{client} has no key {key_id or 'in ' + str(self.path)}: see `once clients list`")
@@ -114,6 +114,10 @@ class Keyring:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise KeyringError(f"{self.path} cannot be read: {reason}") from None
+
+    def _keys(self, lines: list[str]) -> list[Key]:
+        """Return the keys of a file that may have none yet."""
+        return self._parse(lines) if any(map(is_entry, lines)) else []
 
     def _parse(self, lines: list[str]) -> list[Key]:
         try:

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta
 from services.gateway import domain
 from services.gateway.domain import Placement, Refusal, RefusedError
 from shared.events.dead_letters import Reason
+from shared.events.fields import shown
 from shared.events.payments import MAX_AMOUNT_MINOR, MAX_PAYMENT_ID_CHARS, SCHEMA_VERSION, AccountOpening, PaymentId
 
 BATCH_PAYMENTS_MAX: Final = 1_000
@@ -130,7 +131,7 @@ def opening(body: bytes, key: str | None, partitions: int) -> tuple[AccountOpeni
     if unknown:
         known = ", ".join(OpeningRequest.__struct_fields__)
         raise RefusedError(
-            Reason.FIELD_UNKNOWN, f"{min(map(ascii, unknown))} is not a field of it; its fields are {known}"
+            Reason.FIELD_UNKNOWN, f"{shown(min(unknown))} is not a field of it; its fields are {known}"
         )
     command_id = fields.pop("command_id", None)
     if key is not None and command_id is not None:

@@ -151,6 +151,7 @@ def test_an_openings_command_id_is_its_own_or_the_key() -> None:
         ({"account": "2378"}, "field_missing", "command_id"),
         ({"account": "2378", "command_id": "c", "debtor": "1"}, "field_unknown", "debtor"),
         ({"account": "2378", "command_id": "c", "schema_version": 2}, "field_unknown", "schema_version"),
+        ({"account": "2378", "command_id": "c", "x" * 1000: 1}, "field_unknown", "xxx... is not a field"),
         ({"account": "cash@0", "command_id": "c"}, "account_invalid", "account is 'cash@0'"),
         ({"account": 7, "command_id": "c"}, "field_invalid", "account is 7"),
         ({"account": "2378", "command_id": ""}, "field_invalid", "command_id is ''"),

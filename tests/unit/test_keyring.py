@@ -38,6 +38,17 @@ def test_an_issued_key_is_in_the_file_until_it_is_revoked(keyring: Keyring) -> N
     assert first not in keyring.path.read_text()
 
 
+@pytest.mark.parametrize("content", ["", "\n", "# keys of the gateway\n"])
+def test_a_file_without_keys_gets_its_first_one(keyring: Keyring, content: str) -> None:
+    keyring.path.parent.mkdir()
+    keyring.path.write_text(content)  # made before for another owner: a change keeps it
+    with pytest.raises(KeyringError, match="shop has no key"):
+        keyring.revoke("shop")
+    _, entry = keyring.issue("shop", DEFAULT_SCOPES, first=True)
+    assert keyring.read() == [entry]
+    assert keyring.path.read_text().startswith(content.strip())
+
+
 def test_all_keys_of_a_client_are_revoked_and_comments_remain(keyring: Keyring) -> None:
     keyring.path.parent.mkdir()
     shops = [line_of("shop", "a"), line_of("shop", "b")]
