@@ -7,7 +7,8 @@ import pytest
 from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.errors import DeniedError, KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
-from tests.simulation.errors import INVALID_RECORD, TOPIC_AUTHORIZATION_FAILED
+from tests.contract.helpers import committed
+from tests.simulation.errors import INVALID_RECORD, NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED
 from tests.simulation.world import SERVERS, World, history
 
 RAW = (PAYMENTS_RAW, 0)
@@ -74,5 +75,24 @@ def test_another_refusal_is_not_a_denial() -> None:
                 await writer.send(*RAW, b"k", b"v")
             assert type(refused.value) is KafkaUnavailableError
             await writer.send(*RAW, b"k", b"v")
+
+    history(main)
+
+
+def test_no_record_joins_a_batch_whose_failure_was_reported() -> None:
+    async def main(world: World) -> None:
+        partition = world.cluster.partitions[RAW]
+        partition.refuses = [NOT_ENOUGH_REPLICAS] * 1000
+        async with IdempotentWriter(SERVERS, request_timeout_s=2.0) as writer:
+            await writer.write(*RAW, b"k", b"under way")
+            await asyncio.sleep(0.1)
+            await writer.write(*RAW, b"k", b"waiting")
+            await asyncio.sleep(3)
+            with pytest.raises(KafkaUnavailableError, match="did not acknowledge"):
+                await writer.flush()
+            await writer.write(*RAW, b"k", b"later")
+            partition.refuses = []
+            await writer.flush()
+        assert (await committed(SERVERS, *RAW))[-1:] == [b"later"]
 
     history(main)

@@ -141,9 +141,12 @@ class Cluster:
             KafkaError: any other error; retrying would not help.
         """
         deadline = time.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        outdated = False
         while True:
             try:
                 async with asyncio.timeout(max(deadline - time.monotonic(), RETRY_BACKOFF_S)):
+                    if outdated:
+                        await self.refresh()
                     return await attempt()
             except (KafkaError, TimeoutError) as error:
                 if is_denied(error):
@@ -154,8 +157,7 @@ class Cluster:
                     detail = str(error) or type(error).__name__
                     raise unavailable(self.bootstrap_servers, f"{what}: {detail}") from error
             await asyncio.sleep(RETRY_BACKOFF_S)
-            if refresh:
-                await self.refresh()
+            outdated = refresh
 
     async def refresh(self) -> None:
         """Ask for new metadata of the topics in use."""

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import collect_hosts
+from aiokafka.conn import CloseReason, collect_hosts
 from aiokafka.errors import KafkaConnectionError
 
 CONNECTION_S: Final = 5.0
@@ -110,7 +110,10 @@ class Client(AIOKafkaClient):  # type: ignore[misc] # the client ships no types
         key = node_id, group
         connection = self._conns.get(key)
         if connection is not None and connection.connected():
-            return connection
+            if not connection._writer.transport.is_closing():  # noqa: SLF001 # no public access
+                return connection
+            # Its reset is not read yet. uvloop takes no more for it, with an error that the library does not know
+            connection.close(reason=CloseReason.CONNECTION_BROKEN)
         opening = self._opening.get(key)
         if opening is None:
             opening = self._opening[key] = asyncio.create_task(self._open(node_id, group))

@@ -253,6 +253,11 @@ class IdempotentWriter:
         )
 
     def _expire(self, lane: Lane, batch: Batch) -> None:
+        if lane.open is batch:  # it must take no further record: none of it is sent
+            lane.open = None
+            if batch.linger is not None:
+                batch.linger.cancel()
+            self._release(batch)
         metrics.records_failed("KafkaTimeoutError", batch.records)
         topic, number = lane.target
         what = f"{topic}:{number} did not acknowledge a record within {self._timeout_s} s"
