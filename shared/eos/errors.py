@@ -73,6 +73,7 @@ SEVERITIES: dict[str, Severity] = {
     "KafkaConnectionError": Severity.RETRIABLE,
     "NodeNotReadyError": Severity.RETRIABLE,
     "UnknownTopicOrPartitionError": Severity.RETRIABLE,
+    "KafkaStorageError": Severity.RETRIABLE,  # the leader's log directory failed; another replica is about to lead
     "UnstableOffsetCommitError": Severity.RETRIABLE,
     # After transactional.id.expiration.ms, seven days, without a transaction. No other producer has the id
     "InvalidProducerIdMapping": Severity.FORGOTTEN,

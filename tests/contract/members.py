@@ -23,13 +23,18 @@ class CountedCluster(Cluster):
 
     Attributes:
         heartbeats: that were answered.
+        loses: the answers to heartbeats.
     """
 
     heartbeats = 0
+    loses = False
 
     async def send(self, node_id: int, request: Any, *, coordination: bool = False) -> Any:
         response = await super().send(node_id, request, coordination=coordination)
-        self.heartbeats += getattr(request, "api", "") == "ConsumerGroupHeartbeat"
+        if getattr(request, "api", "") == "ConsumerGroupHeartbeat":
+            if self.loses:
+                await asyncio.Event().wait()
+            self.heartbeats += 1
         return response
 
 

@@ -5,6 +5,7 @@ import time
 import uuid
 
 import pytest
+from prometheus_client import REGISTRY
 
 from shared.eos.errors import RejoinError
 from shared.kafka.runtime import member
@@ -104,6 +105,41 @@ async def test_a_member_that_an_operator_removes_must_rejoin(brokers: str, group
             await same.beat()
             await same.member.leave()
             await removed(second)
+        await shared(first)
+
+
+async def test_a_member_that_was_removed_does_not_end_the_next_one_of_its_instance(brokers: str, group: str) -> None:
+    name = "kafka_producer_fenced_total"
+    labels = {"api": "ConsumerGroupHeartbeat", "error": "UnknownMemberIdError"}
+    before = REGISTRY.get_sample_value(name, labels) or 0
+    async with joined(brokers, group, "0") as first, joined(brokers, group, "1") as second:
+        await shared(first, second)
+        async with joined(brokers, group, "1") as same:
+            await same.beat()
+            await same.member.leave()
+            await removed(second)
+        async with joined(brokers, group, "1") as again:
+            await shared(first, again)
+            await second.member.leave()
+            await again.beat(2)
+            await shared(first, again)
+    assert REGISTRY.get_sample_value(name, labels) == before + 1
+
+
+async def test_a_member_that_stops_before_its_join_is_answered_has_left(brokers: str, group: str) -> None:
+    async with joined(brokers, group, "0") as first:
+        await shared(first)
+        stopped = MemberProcess(brokers, group, "1")
+        stopped.cluster.loses = True
+        await stopped.start()
+
+        async def is_known() -> bool:
+            return await member_ids(brokers, group) == {f"{group}-0", f"{group}-1"}
+
+        await eventually(is_known, "the coordinator knows both")
+        stopped.cluster.loses = False
+        await stopped.stop()
+        assert await member_ids(brokers, group) == {f"{group}-0"}
         await shared(first)
 
 

@@ -28,7 +28,7 @@ from tests.payments import payments
 from tests.proof import send_raw
 from tests.simulation import coordinator, transactions
 from tests.simulation.coordinator import LATE
-from tests.simulation.errors import CORRUPT_MESSAGE
+from tests.simulation.errors import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS
 from tests.simulation.faults import Delay, Orphan, Troubles
 from tests.simulation.loop import Process, outside
 from tests.simulation.test_services import accepted, ingest
@@ -250,6 +250,18 @@ def test_a_batch_that_was_refused_when_it_was_sent_again_takes_no_place_of_a_lat
         await write(producer, b"second")
         await producer.commit()
         assert await committed(SERVERS, *ACCEPTED) == [b"second"]
+
+    by_writer(main)
+
+
+@pytest.mark.parametrize("code", [KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS])
+def test_a_batch_that_a_leader_cannot_store_for_the_moment_is_sent_again(code: int) -> None:
+    async def main(world: World, producer: TransactionalProducer) -> None:
+        world.cluster.partitions[ACCEPTED].refuses = [code, code]
+        await producer.begin()
+        await write(producer, b"value")
+        await producer.commit()
+        assert await committed(SERVERS, *ACCEPTED) == [b"value"]
 
     by_writer(main)
 

@@ -82,6 +82,7 @@ def test_an_error_that_is_not_in_the_table_is_fatal() -> None:
         ("RequestTimedOutError", UnknownOutcomeError),
         ("OutOfOrderSequenceNumber", AbortableError),
         ("UnstableOffsetCommitError", UnknownOutcomeError),
+        ("KafkaStorageError", UnknownOutcomeError),
         *((name, AbortableError) for name in sorted(GENERATION)),
     ],
 )
@@ -213,3 +214,8 @@ def test_a_replication_factor_that_brokers_cannot_have_is_refused(
 @pytest.mark.parametrize(("replicas", "in_sync"), [(1, 1), (2, 1), (3, 2), (5, 4)])
 def test_all_replicas_but_one_must_be_in_sync(replicas: int, in_sync: int) -> None:
     assert catalogue.BY_NAME[catalogue.PAYMENTS_RAW].settings(replicas)["min.insync.replicas"] == str(in_sync)
+
+
+def test_the_end_of_a_waiting_is_kept_for_runs_after_missed_nights() -> None:
+    kept_ms = catalogue.BY_NAME[catalogue.EFFECTS_WAITING].settings()["delete.retention.ms"]
+    assert int(kept_ms) == catalogue.SUPERSEDED_KEPT_MS

@@ -1,14 +1,17 @@
 """The worker of an instance, over brokers in memory: what it takes, where it goes back to, and what it gives up."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from shared.eos.audit import Outcome
 from shared.eos.crash import CrashPoints
@@ -46,6 +49,7 @@ class BrokersInMemory:
         unfetched: partitions whose records have not arrived.
         failure: of the fetcher.
         refused: how many transactions were.
+        abort: what happens instead of an abort.
     """
 
     def __init__(self, counts: Mapping[int, int]) -> None:
@@ -65,6 +69,7 @@ class BrokersInMemory:
         self.unfetched: set[int] = set()
         self.failure: Exception | None = None
         self.refused = 0
+        self.abort: Callable[[], Any] | None = None
         self.outcomes: dict[int, Outcome] = {}
 
     async def drained(self) -> bool:
@@ -112,6 +117,8 @@ class ProducerInMemory:
         self.state = State.READY
 
     async def abort(self, _: str = "") -> None:
+        if self._brokers.abort is not None:
+            await self._brokers.abort()
         self.state = State.READY
 
     async def discard(self) -> None:
@@ -223,11 +230,15 @@ class Rig:
 
     Attributes:
         beats: how often a heartbeat was asked for.
+        observed: the input offsets of the outputs that were observed.
+        stores: of each handler that was made and is still kept.
     """
 
     def __init__(self, brokers: BrokersInMemory) -> None:
         self.brokers = brokers
         self.beats = 0
+        self.observed: list[int] = []
+        self.stores = WeakSet[Table[int]]()
         settings = RuntimeSettings(bootstrap_servers="127.0.0.1:1")
         membership = Membership(
             settings, lambda: GroupMember("transform", "one", 1), self._beat, CrashPoints("", lambda _: None)
@@ -236,8 +247,9 @@ class Rig:
             service="transform",
             topic=PAYMENTS_ACCEPTED,
             changelog=TRANSFORM_PROGRESS,
-            handler=CountingHandler,
+            handler=self._handler,
             refuse=letter,
+            observe=lambda outputs: self.observed.extend(int(output.value or b"") for output in outputs),
             outputs=(OUTPUTS, LETTERS),
         )
         self.worker = PipelineWorker(work, membership)
@@ -245,6 +257,11 @@ class Rig:
 
     def _beat(self) -> None:
         self.beats += 1
+
+    def _handler(self, partition: int) -> CountingHandler:
+        handler = CountingHandler(partition)
+        self.stores.add(handler.store)
+        return handler
 
     def start(self, partitions: Collection[int] | None = None) -> None:
         self.worker.assign(set(self.brokers.input if partitions is None else partitions))
@@ -512,11 +529,74 @@ async def test_after_an_unknown_outcome_each_partition_goes_on_from_what_is_know
             brokers.input[number] += BrokersInMemory({number: 5}).input[number][3:]
         rig.worker._fetcher.wake()
         tasks = dict(rig.worker.tasks)
-        counted = {number: rig.worker._handlers[number] for number in tasks}
+        counted = {number: task.handler for number, task in tasks.items()}
         await rig.drain()
     rig.assert_once()
     # What a restored state has is the changelog's, which is not kept here
     assert [getattr(counted[number], "count", None) for number in range(3)] == [5, 5, 2]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMMITTED, Outcome.ABORTED])
+async def test_a_transaction_is_counted_once_whatever_its_commit_answers(outcome: Outcome) -> None:
+    brokers = BrokersInMemory({0: 3})
+    brokers.outcomes = {0: outcome}
+
+    async def end() -> None:
+        brokers.end = None
+        if outcome is Outcome.COMMITTED:
+            brokers.offsets, brokers.outputs = {0: 3}, {0: [0, 1, 2]}
+        raise UnknownOutcomeError("the coordinator moved")
+
+    brokers.end = end
+    name, topic = "kafka_consumer_records_consumed_total", {"topic": PAYMENTS_ACCEPTED}
+    before = REGISTRY.get_sample_value(name, topic) or 0
+    with in_memory(brokers):
+        rig = Rig(brokers)
+        rig.start()
+        await rig.drain()
+    rig.assert_once()
+    assert rig.observed == [0, 1, 2]
+    assert REGISTRY.get_sample_value(name, topic) == before + 3
+
+
+async def test_an_abort_without_an_answer_is_resolved_in_place() -> None:
+    brokers = BrokersInMemory({0: 3, 1: 3})
+    brokers.outcomes = {0: Outcome.ABORTED, 1: Outcome.ABORTED}
+    refusals = iter(["CorruptRecordException"])
+    brokers.refuse = lambda _: next(refusals, "")
+
+    async def abort() -> None:
+        brokers.abort = None
+        raise UnknownOutcomeError("the coordinator moved")
+
+    brokers.abort = abort
+    with in_memory(brokers):
+        rig = Rig(brokers)
+        rig.start()
+        await rig.reached(lambda: rig.worker.ready == {0, 1}, "both are taken over")
+        tasks = dict(rig.worker.tasks)
+        await rig.reached(lambda: brokers.offsets == {0: 3, 1: 3}, "processed")
+        assert rig.worker.tasks == tasks, "no partition was given up"
+        await rig.stop()
+    assert brokers.refused == 1
+    rig.assert_once()
+
+
+async def test_the_state_of_a_released_partition_is_not_kept() -> None:
+    brokers = BrokersInMemory({0: 3, 1: 3, 2: 3})
+    brokers.restores = {2: asyncio.Event()}
+    with in_memory(brokers):
+        rig = Rig(brokers)
+        rig.start()
+        await rig.reached(lambda: brokers.offsets == {0: 3, 1: 3, 2: 0}, "processed")
+        await rig.worker.revoke({1, 2})
+
+        async def is_gone() -> bool:
+            gc.collect()
+            return [id(store) for store in rig.stores] == [id(rig.worker.tasks[0].store)]
+
+        await eventually(is_gone, "one state is left")
+        await rig.stop()
 
 
 async def test_an_open_transaction_is_aborted_when_the_work_fails() -> None:

@@ -73,6 +73,7 @@ class Member:
         self._assigned = assigned
         self._revoked = revoked
         self._epoch = _JOINS
+        self._known = False  # whether the coordinator may know the member
         self._coordinator: int | None = None
         self._owned: set[int] = set()
         self._wanted: set[int] | None = None
@@ -124,7 +125,7 @@ class Member:
 
     async def leave(self) -> None:
         """Leave the group, if the coordinator answers within LEAVE_S. End `run` before."""
-        if self._epoch == _JOINS:
+        if not self._known:
             return
         self._owned = set()
         try:
@@ -150,6 +151,7 @@ class Member:
                 if self._coordinator is None:
                     self._coordinator = await self._cluster.coordinator(self._group)
                 request = Request("ConsumerGroupHeartbeat", 1, self._values(epoch))
+                self._known = True
                 response: Values = await self._cluster.send(self._coordinator, request, coordination=True)
                 if response["ErrorCode"]:
                     raise error_for(response["ErrorCode"])(response["ErrorMessage"] or self._group)
@@ -158,6 +160,7 @@ class Member:
                     await self._wait_for_classic(error)
                     continue
                 if error_name(error) in _REMOVED:
+                    self._known = False
                     metrics.FENCED.labels("ConsumerGroupHeartbeat", error_name(error)).inc()
                     raise RejoinError(f"the group removed this member: {error_name(error)}") from error
                 if is_denied(error) or not is_retriable(error):
@@ -193,12 +196,10 @@ class Member:
         self._interval_s = response["HeartbeatIntervalMs"] / 1000
         if response["Assignment"] is None:
             return
-        self._wanted = {
-            partition
-            for topic in response["Assignment"]["TopicPartitions"]
-            if topic["TopicId"] == self._topic_id
-            for partition in topic["Partitions"]
-        }
+        topics = response["Assignment"]["TopicPartitions"]
+        if any(topic["TopicId"] != self._topic_id for topic in topics):
+            raise RejoinError(f"topic {self._topic} was deleted, and is another one now")
+        self._wanted = {partition for topic in topics for partition in topic["Partitions"]}
         if self._revoking is not None:
             return
         gone, new = self._owned - self._wanted, self._wanted - self._owned

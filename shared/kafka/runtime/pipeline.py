@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shared.eos.audit import Outcome
 from shared.eos.errors import OVERSIZED, AbortableError, UnknownOutcomeError
 from shared.eos.isolation import Isolation
 from shared.eos.records import Handler, Output, Record
@@ -112,7 +113,6 @@ class PipelineWorker(Worker):
         super().__init__(pipeline, membership, scope)
         self._pipeline = pipeline
         self._hop = pipeline.hop or next(iter(pipeline.outputs), pipeline.topic)
-        self._handlers: dict[int, Handler] = {}
         self._waits: dict[int, str] = {}
         # Records of payments.raw may have headers of another system; ingest recognises repeats by their identity
         self._checks_sources = pipeline.topic != PAYMENTS_RAW
@@ -123,7 +123,7 @@ class PipelineWorker(Worker):
         handler = self._pipeline.handler(partition)
         target = self._pipeline.topic, partition
         task = Task(self._pipeline.service, target, self._pipeline.changelog, handler.store)
-        self._handlers[partition] = handler
+        task.handler = handler
         return task
 
     @property
@@ -156,6 +156,17 @@ class PipelineWorker(Worker):
         if not records:
             return
         try:
+            await self._transact(records, taken)
+        except UnknownOutcomeError as error:
+            ended = await self._resolve(taken.firsts, error)
+            if set(ended.values()) == {Outcome.COMMITTED}:
+                self._committed(taken)
+            for task in taken.firsts:
+                self._isolations.pop(task, None)  # the record that was refused alone may have been replaced
+
+    async def _transact(self, records: list[tuple[Task, list[Record]]], taken: Taken) -> None:
+        """Process records in a transaction, and commit it, or abort it and go back. Raises EosError."""
+        try:
             await self._scope.begin()
             await self._fill(records, taken)
             await self._scope.commit(taken.ends, _headers)
@@ -166,10 +177,6 @@ class PipelineWorker(Worker):
             await self._rewind(taken.firsts, error)
             if isolates:
                 self._isolate(taken)
-        except UnknownOutcomeError as error:
-            await self._resolve(taken.firsts, error)
-            for task in taken.firsts:
-                self._isolations.pop(task, None)  # the record that was refused alone may have been replaced
         else:
             self._committed(taken)
 
@@ -205,7 +212,7 @@ class PipelineWorker(Worker):
         return records
 
     def _process(self, task: Task, records: list[Record], taken: Taken) -> None:
-        handler = self._handlers[task.partition]
+        handler = task.handler
         process, admit, next_offset = handler.process, task.admit, task.next_offset
         isolation = self._isolations.get(task)
         alone = None if isolation is None else isolation.alone

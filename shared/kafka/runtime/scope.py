@@ -116,8 +116,8 @@ class TransactionScope:
             log.warning("transaction without a marker aborted", extra={**self.context, "partitions": targets})
         # The marker of a producer's transaction ends everything that the producer has open in the partition. The
         # group's offsets are always among them: to see what is open there takes the right to read them of all groups
-        await self.producer.begin()
-        self.producer.append([Output(*target, b"closed", None, ()) for target in targets], now_ms())
+        await self.begin()
+        self.producer.append([Output(*target, b"closed", None, ()) for target in targets], self._stamp_ms)
         await self.producer.flush()
         await self.producer.send_offsets(GroupMember(self._group), {(self._topic, 0): 0})
         await self.producer.abort()

@@ -6,6 +6,7 @@ Invariant: the state's changes, and the sources of the records that were process
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
@@ -45,6 +46,7 @@ class Task:
         store: its state, empty.
 
     Attributes:
+        handler: of its records, where the worker has one for each partition.
         next_offset: the first input offset that no committed transaction has processed.
         last: the transaction that committed it; None where none has, or an operator set the offset.
         open: its part of the open transaction; None outside of one.
@@ -56,6 +58,7 @@ class Task:
         self.topic, self.partition = target
         self.changelog = changelog
         self.store = store
+        self.handler: Any = None
         self.next_offset = 0
         self.last: TransactionId | None = None
         self.open: OpenPart | None = None

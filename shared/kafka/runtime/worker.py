@@ -169,9 +169,8 @@ class Worker(ABC):
     async def revoke(self, partitions: set[int]) -> None:
         self._leaving |= partitions
         self._fetcher.wake()
-        while self._leaving & partitions:
-            self._released.clear()
-            await self._released.wait()
+        self._released.clear()
+        await self._released.wait()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -299,8 +298,8 @@ class Worker(ABC):
         for task, first in firsts.items():
             self._fetcher.add(task.target, first)
 
-    async def _resolve(self, firsts: Mapping[Task, int], error: UnknownOutcomeError) -> None:
-        """Find out how the transaction ended, and go on from there. Raises EosError."""
+    async def _resolve(self, firsts: Mapping[Task, int], error: UnknownOutcomeError) -> dict[Task, Outcome]:
+        """Find out how the transaction ended for each task, and go on from there. Raises EosError."""
         log.warning("outcome unknown", extra={**self._scope.context, "reason": str(error)})
         ended = await self._scope.resolve(self.tasks.values())
         self._seek({task: firsts[task] for task, outcome in ended.items() if outcome is Outcome.ABORTED})
@@ -309,6 +308,7 @@ class Worker(ABC):
             self._hide(self.tasks.pop(number))
         self.assign(torn)
         log.info("outcome found", extra={"ended": {str(task): outcome.value for task, outcome in ended.items()}})
+        return ended
 
 
 class WorkerPerPartition:
