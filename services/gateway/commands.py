@@ -130,9 +130,7 @@ def opening(body: bytes, key: str | None, partitions: int) -> tuple[AccountOpeni
     unknown = fields.keys() - set(OpeningRequest.__struct_fields__)
     if unknown:
         known = ", ".join(OpeningRequest.__struct_fields__)
-        raise RefusedError(
-            Reason.FIELD_UNKNOWN, f"{shown(min(unknown))} is not a field of it; its fields are {known}"
-        )
+        raise RefusedError(Reason.FIELD_UNKNOWN, f"{shown(min(unknown))} is not a field of it; its fields are {known}")
     command_id = fields.pop("command_id", None)
     if key is not None and command_id is not None:
         _raise_if_other(command_id, key, "command_id")

@@ -46,6 +46,8 @@ SUPERSEDED_KEPT_MS = 14 * _DAY_MS
 
 _KEEPS_SUPERSEDED = {"min.compaction.lag.ms": str(SUPERSEDED_KEPT_MS)}
 _KEEPS_TRANSACTIONS = {"min.compaction.lag.ms": str(TORN_KEPT_MS)}
+_KEEPS_TOMBSTONES = {**_KEEPS_TRANSACTIONS, "delete.retention.ms": str(SUPERSEDED_KEPT_MS)}
+"""Keeps transactions, and tombstones: a run after missed nights has to read that an effect waits no more."""
 
 _DEAD_LETTER_MAX_BYTES = 2 * 1024 * 1024  # a raw record of the brokers' default maximum, plus headers
 
@@ -167,7 +169,7 @@ TOPICS: tuple[Topic, ...] = (
         ("outbox", "once repair"),
         ("outbox", "once effects", "once endpoints", "once verify", "once reconcile"),
         compacted=True,
-        config=_KEEPS_TRANSACTIONS,
+        config=_KEEPS_TOMBSTONES,
     ),
     Topic(
         EFFECTS_DEAD_LETTER,

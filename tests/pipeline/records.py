@@ -48,7 +48,7 @@ NOT_LANDED = {
     "effect_results": {"request", "tried"},
     "effects_waiting": {
         *("request", "source", "origin", "sequence", "revision", "resends", "resends_before", "doubtful", "action"),
-        *("void", "tried"),
+        *("void", "tried", "under_way"),
     },
 }
 """Fields that no table needs: copies of other records, and fields for the outbox alone."""
