@@ -27,7 +27,7 @@ class Audit(msgspec.Struct, frozen=True):
     files: int  # listed by cuts and runs
     size_bytes: int
     last_cut: str  # its name; empty for an empty lake
-    replaced: tuple[str, ...]  # runs that are not those that a later manifest names, but were recorded when replaced
+    replaced: tuple[str, ...]  # runs that are not those that a later manifest names, which were set aside as damaged
     faults: tuple[str, ...]
 
 
@@ -127,16 +127,28 @@ def _run_faults(lake: Lake, cuts: Sequence[Manifest]) -> tuple[dict[str, list[in
         digest = sha256_of(runs.folder(cut_id) / RECORD)
         if not digest and cut_id not in named:
             continue  # not run yet
-        if cut_id in named and digest != named[cut_id]:
-            (replaced if digest else faults).append(f"runs/{cut_id}{'' if digest else ' is gone'}")
+        if not digest:
+            faults.append(f"runs/{cut_id} is gone")
         try:
             record = runs.verify(manifest) if digest else None
         except LakeError as error:
             faults.append(str(error))
             continue
+        if digest and digest != named.get(cut_id, digest):
+            if _was_set_aside(lake, runs.folder(cut_id), named[cut_id]):
+                replaced.append(f"runs/{cut_id}")
+            else:
+                faults.append(f"runs/{cut_id} is not the run that a later manifest names, which was not set aside")
         if record is not None:
             found[cut_id] = [file.size_bytes for file in record.files]
     return found, replaced, faults
+
+
+def _was_set_aside(lake: Lake, folder: Path, digest: str) -> bool:
+    """Whether a run whose list had that digest is kept as a damaged one. Its list may be damaged as well."""
+    known = recorded(lake, folder.name)
+    others = set(known.runs) - {digest} if known is not None else set()
+    return any(sha256_of(aside / RECORD) not in others for aside in folder.parent.glob(f"{folder.name}.damaged-*"))
 
 
 def _joined(lake: Lake, cuts: set[str], faults: list[str]) -> list[Manifest]:

@@ -6,7 +6,7 @@ it. An explanation ends neither: it says that a person accounts for the break wi
 another amount is missing the next night, the break is unexplained again. A break that ended and opens again is
 unexplained too.
 
-    explanations.jsonl    in the lake, append-only: a JSON object on each line
+    explanations.jsonl    in the lake: a JSON object on each line; lines are only added
 
 Invariant: the register of a run has every break that was open before it or is now. It is a function of the run before
 and of what the checks found. Nothing is ever taken out of an earlier run's register. Each explanation names the digest
@@ -15,7 +15,6 @@ or removed unnoticed.
 """
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
@@ -27,7 +26,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from spark.lake import LakeError
+from spark.lake import LakeError, write_atomically
 from spark.manifest import Manifest
 from spark.night import BREAKS, Kind, frame
 from spark.report import Break, Breaks, Count, Explained, breaks_of, iso
@@ -299,14 +298,15 @@ def head_of(root: Path) -> str:
 def explain(root: Path, break_id: str, detail: str, *, by: str, at_ms: int, reason: str) -> Explanation:
     """Append an explanation, on disk when this returns. Hold the lake's lock meanwhile.
 
+    A write that fails leaves the file as it was: half a line would end every later run.
+
     Raises LakeError if the file was altered.
     """
-    blank = Explanation(break_id, detail, by, at_ms, reason, head_of(root))
+    before = read_explanations(root)
+    blank = Explanation(break_id, detail, by, at_ms, reason, before[-1].digest if before else "")
     made = msgspec.structs.replace(blank, digest=_digest_of(blank))
-    with (root / EXPLANATIONS).open("ab") as file:
-        file.write(_encode_explanation(made) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    lines = b"".join(_encode_explanation(one) + b"\n" for one in [*before, made])
+    write_atomically(root / EXPLANATIONS, lines)
     return made
 
 

@@ -1,5 +1,7 @@
 """The register of breaks: identities, what stays open, what ends, and explanations, night by night."""
 
+import errno
+import resource
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -177,6 +179,22 @@ def test_a_changed_explanation_is_noticed(tmp_path: Path, change: str) -> None:
         register.explain(tmp_path, "d", "", by="ann", at_ms=8, reason="known")
     [fault] = audit(Lake(tmp_path)).faults
     assert "was altered" in fault
+
+
+def test_an_explanation_that_fails_in_the_middle_of_its_write_leaves_the_others(tmp_path: Path) -> None:
+    explained(tmp_path, "a", "b")
+    before = (tmp_path / register.EXPLANATIONS).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 40, limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"Errno {errno.EFBIG}"):
+            explained(tmp_path, "c")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / register.EXPLANATIONS).read_bytes() == before
+    explained(tmp_path, "c")
+    assert names(register.read_explanations(tmp_path)) == ["a", "b", "c"]
+    assert (tmp_path / register.EXPLANATIONS).read_bytes().startswith(before)
 
 
 def test_explanations_that_a_cut_names_must_be_there(tmp_path: Path) -> None:

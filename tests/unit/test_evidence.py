@@ -199,12 +199,41 @@ def test_a_run_that_was_replaced_is_listed_and_is_no_fault(lake: Lake) -> None:
     first = lake.cuts()[0]
     folder = _folder(lake, first)
     folder.rename(folder.with_name(f"{folder.name}.damaged-1"))
-    run(lake, first)
-    text = (folder / "run.json").read_bytes() + b"\n"  # as if its tables had been written in another order
-    record_run(lake, first.cut_id, text)
-    (folder / "run.json").write_bytes(text)
+    _replace_list(lake, first, run(lake, first))
     found = audit(lake)
     assert (found.replaced, found.faults, found.runs) == ((f"runs/{first.cut_id}",), (), 2)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_run_whose_list_was_damaged_as_well_may_be_replaced(lake: Lake, gone: bool) -> None:
+    first = lake.cuts()[0]
+    folder = _folder(lake, first)
+    path = folder.rename(folder.with_name(f"{folder.name}.damaged-1")) / "run.json"
+    if gone:
+        path.unlink()
+    else:
+        path.write_bytes(b"{")
+    _replace_list(lake, first, run(lake, first))
+    assert (audit(lake).replaced, audit(lake).faults) == ((f"runs/{first.cut_id}",), ())
+
+
+def test_a_run_that_was_changed_with_its_evidence_is_named(lake: Lake) -> None:
+    first = lake.cuts()[0]
+    folder = _folder(lake, first)
+    _replace_list(lake, first, folder)
+    fault = f"runs/{first.cut_id} is not the run that a later manifest names, which was not set aside"
+    assert (audit(lake).replaced, audit(lake).faults) == ((), (fault,))
+    aside = folder.with_name(f"{folder.name}.damaged-1")
+    aside.mkdir()
+    (aside / "run.json").write_bytes((folder / "run.json").read_bytes())
+    assert (audit(lake).replaced, audit(lake).faults) == ((), (fault,))
+
+
+def _replace_list(lake: Lake, cut: Manifest, folder: Path) -> None:
+    """Record another list of a run, as if its tables had been written in another order."""
+    text = (folder / "run.json").read_bytes() + b"\n"
+    record_run(lake, cut.cut_id, text)
+    (folder / "run.json").write_bytes(text)
 
 
 def test_a_run_over_several_cuts_is_verified_too(lake: Lake) -> None:
