@@ -12,7 +12,7 @@ header that is not `topic:partition:offset` gives nulls.
 from collections.abc import Mapping
 from functools import reduce
 from operator import and_, or_
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -109,6 +109,7 @@ UNKNOWN: Final = "unknown"
 
 _RAW = "payments_raw"
 _OPENING = "account_opening"
+_TYPES = [struct.__struct_config__.tag for struct in get_args(payments.Instruction)]
 _KEYED = {
     "account_states": ("account", postings.ACCOUNT_PREFIX.decode()),
     "account_terms": ("account", ""),
@@ -306,6 +307,8 @@ def _of_raw(name: str) -> Column:
         current = F.when(F.col("event.type") == _OPENING, _overdraft(default_of("openings", name)))
     else:
         current = F.coalesce(f"event.{name}", F.lit(defaults.get(name)))
+    if name == "type":
+        current = F.when(current.isin(*_TYPES), current)  # a record of another type is refused
     version = F.col("event.schema_version")
     return F.when(F.col("sound") & (version == 1), of_version_1.get(name, F.lit(None))).when(
         F.col("sound") & (version == payments.SCHEMA_VERSION), current

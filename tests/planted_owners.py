@@ -8,14 +8,16 @@ import msgspec
 from shared.events import catalogue
 from shared.events.clients import OPERATOR, SubmittedBy, encode_submitted_by
 from shared.events.headers import ORIGIN, SOURCE, SUBMITTED_BY, Coordinates, header
+from shared.events.installation import OWNERSHIP_KEY, Ownership, encode_ownership
 from shared.events.postings import Decline, decode_ledger_event, decode_terms, encode_ledger_event, encode_terms
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
-from tests.planted import ALICE, AWAY, BOB, HOME, MAIL, Clean
-from tests.world import RECEIVED, World
+from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, HOME, MAIL, Clean
+from tests.world import AT_MS, RECEIVED, World
 
 ACME = SubmittedBy("acme", "0123456789abcdef")
 HOUSE = SubmittedBy("acme", "0123456789abcdef", True)
 OTHER = SubmittedBy("other", "fedcba9876543210")
+ONLY_OPENED = "only-opened"
 
 
 @contextmanager
@@ -70,15 +72,35 @@ def decide_all_kinds(world: Clean) -> None:
 
 
 def former() -> Clean:
-    """A system of a former version, without clients, owners and versions."""
+    """A system of a former version, without clients, owners and versions. No payment debits accounts at ELSEWHERE."""
     world = Clean(raw_from=10**6, by=None)
+    world.account_event(AccountOpened(world.client(ONLY_OPENED, ELSEWHERE), None))
     for (topic, partition), records in world.logs.items():
         if topic == catalogue.LEDGER_ACCOUNTS:
             records.clear()
         for index, record in enumerate(records):
             records[index] = record._replace(value=_without(topic, record.value))
             assert SUBMITTED_BY not in dict(record.headers), partition
+    world.terms = {account: msgspec.structs.replace(terms, version=0) for account, terms in world.terms.items()}
     return world
+
+
+def enforced_without_payments(world: Clean) -> None:
+    """Put ownership into force while payments.raw has nothing at ELSEWHERE."""
+    raw_from = tuple(0 if number == ELSEWHERE else 10**6 for number in range(world.partitions))
+    world.logs[catalogue.INSTALLATION, 0].clear()
+    world.append(catalogue.INSTALLATION, 0, encode_ownership(Ownership(raw_from, AT_MS)), OWNERSHIP_KEY)
+
+
+def opened_by_a_former_ledger_too_late(world: Clean) -> Coordinates:
+    """Open an account at ELSEWHERE without a version, after a payment that needs a client."""
+    with submitted(world, OPERATOR):
+        world.pay("counted", world.client(ONLY_OPENED, ELSEWHERE), BOB, 1)
+    world.expect(BOB, world.balances[BOB]["CZK"])
+    account = world.client("late", ELSEWHERE)
+    _, at = world.account_event(AccountOpened(account, 5))
+    _take_version(world, account, at)
+    return at
 
 
 def _without(topic: str, value: bytes | None) -> bytes | None:
@@ -307,9 +329,13 @@ def opened_without_a_version(world: Clean) -> None:
     account = world.client("owned", HOME)
     with submitted(world, ACME):
         _, at = world.open(world.named("w"), account)
+    _take_version(world, account, at)
+
+
+def _take_version(world: World, account: str, at: Coordinates) -> None:
     change_event(world, at, version=0)
     for topic, key in ((catalogue.LEDGER_BALANCES, f"account/{account}"), (catalogue.LEDGER_ACCOUNTS, account)):
-        log = world.logs[topic, HOME]
+        log = world.logs[topic, at.partition]
         log[:] = [one for one in log if one.key != key.encode()]
     world.terms[account] = msgspec.structs.replace(world.terms[account], version=0)
-    world.log_account(account, HOME)
+    world.log_account(account, at.partition)

@@ -1,6 +1,7 @@
 """ledger.transfers: one record for each accepted one, one credit leg for each debit (I3, I4, I8). Pure."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from deploy.checkers.fingerprints import (
     Net,
@@ -205,11 +206,25 @@ class Transfers:
             self._findings.add(Kind.ALTERED_POSTING, where, f"its reversal is {decline.reversal}")
 
     def may_be_former(self, at: int) -> bool:
-        """Whether a former ledger may have decided a command: its partition has payments that need no client.
+        """Whether a former ledger may have decided a command: payments of any partition need no client.
 
-        No former ledger decided on openings of payments.raw.
+        No ledger was at work when ownership came into force. So no former one decided what follows a payment that needs
+        a client. No former ledger decided on openings of payments.raw.
         """
-        return not self.flags[at] & OPENING and self._submitters.counts_from(partition_of(at)) > 0
+        return (
+            not self.flags[at] & OPENING
+            and any(self._submitters.counts_from(number) > 0 for number in range(self.partitions))
+            and at < self._first_owned.get(partition_of(at), at + 1)
+        )
+
+    @cached_property
+    def _first_owned(self) -> dict[int, int]:
+        """By partition, the place of the first record whose payment needs a client. Read it when all were fed."""
+        found: dict[int, int] = {}
+        for at, origin in self.origin.filled():
+            if self._submitters.counts_at(origin):
+                found.setdefault(partition_of(at), at)
+        return found
 
     def cost(self, at: int) -> tuple[int, str]:
         """Return what a transfer takes from its debtor, in minor units, and the currency."""

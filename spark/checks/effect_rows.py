@@ -95,7 +95,22 @@ def wrong_result() -> str:
 
 
 _DECIDED, _INVALID, _EARLY, _EXPIRED, _ORPHAN = "decided", "invalid", "early", "expired", "orphan"
+_OVERDUE = "overdue"
+_WAITS: Final = f"coalesce(asked > 0 and {ALIVE}, false)"
+"""Whether an effect of an earlier cut waits. An effect without a result was carried, so an operator sent it again."""
 _BEFORE_CODE: Final = "(before.word & 7)"
+
+
+def waits_too_long(night: Night) -> str:
+    """Return a finding on an effect that is overdue."""
+    text = "{effect} was due for another attempt {cuts} cuts ago, and waits nevertheless"
+    return finding(Kind.EFFECT, CHECK, text, effect="effect_id", cuts=str(night.manifest.settings.late_after_cuts))
+
+
+def overdue(night: Night) -> str:
+    """Whether a waiting effect was due for too many cuts."""
+    late_cut = night.late_cut
+    return "false" if late_cut is None else f"coalesce(not_before_ms < {late_cut.taken_at_ms}L, false)"
 
 
 class Unrequested(NamedTuple):
@@ -103,14 +118,18 @@ class Unrequested(NamedTuple):
 
     breaks: list[DataFrame]  # in parts
     figures: Mapping[str, int]  # to be added to the run's
-    open: DataFrame  # effect_id of those in flight
+    open: DataFrame  # effect_id and JUDGED of those in flight whose request is beyond the cut
     in_flight: int
+    waits: DataFrame | None  # the same of those that wait after a result, which is counted; None without any
+    waiting: int  # of these, those that are not overdue
 
 
 def check_unrequested(night: Night, rows: DataFrame) -> Unrequested:
     """Judge effects that have no request in this run, rows of `effects`."""
-    judged_rows = _with_history(night, rows).selectExpr("*", f"{_state(night)} as outcome").where("outcome is not null")
-    kept = judged_rows.persist()
+    judged_rows = _with_history(night, rows).selectExpr(
+        "*", f"{_state(night)} as outcome", f"{_WAITS} as waits", f"{_WAITS} and {overdue(night)} as {_OVERDUE}"
+    )
+    kept = judged_rows.where("outcome is not null or waits").persist()
     changes = {
         **{
             f"effects_{state}": f"count_if(outcome = '{_DECIDED}' and {STATE_CODE} = {code})"
@@ -122,6 +141,8 @@ def check_unrequested(night: Night, rows: DataFrame) -> Unrequested:
         _EARLY: f"count_if(outcome = '{_EARLY}')",
         _INVALID: f"count_if(outcome = '{_INVALID}')",
         _ORPHAN: f"count_if(outcome = '{_ORPHAN}')",
+        "effects_waiting": "count_if(waits)",
+        _OVERDUE: f"count_if({_OVERDUE})",
     }
     counted = kept.agg(*(F.expr(text).alias(name) for name, text in changes.items())).collect()[0].asDict()
     counts = {name: int(count or 0) for name, count in counted.items()}
@@ -134,12 +155,24 @@ def check_unrequested(night: Night, rows: DataFrame) -> Unrequested:
         orphan = finding(Kind.EFFECT, CHECK, "no request for {effect}", effect="effect_id")
         rows = kept.where(F.col("outcome") == _ORPHAN)
         found.append(breaks(rows, orphan, TOPIC_OF_AT, partition_of(AT), offset_of(AT), "null"))
-    figures = {name: count for name, count in counts.items() if name not in {_EARLY, _INVALID, _ORPHAN}}
-    return Unrequested(found, figures, kept.where(F.col("outcome") == _EARLY).select("effect_id"), counts[_EARLY])
+    if counts[_OVERDUE]:
+        request = ("'effects.requests'", partition_of("asked_at"), offset_of("asked_at"), "payment_id")
+        rows = kept.where(_OVERDUE)
+        found.append(breaks(rows, waits_too_long(night), *request, rechecked="true"))
+    figures = {name: count for name, count in counts.items() if name not in {_EARLY, _INVALID, _ORPHAN, _OVERDUE}}
+    waits = kept.where("waits").select("effect_id", F.col(_OVERDUE).alias(JUDGED))
+    return Unrequested(
+        found,
+        figures,
+        kept.where(F.col("outcome") == _EARLY).select("effect_id", F.lit(False).alias(JUDGED)),
+        counts[_EARLY],
+        waits if counts["effects_waiting"] else None,
+        counts["effects_waiting"] - counts[_OVERDUE],
+    )
 
 
 def _with_history(night: Night, rows: DataFrame) -> DataFrame:
-    """Add `asked` and `payment_id` of an earlier cut's request, `before`, its outcome then, and `resolved`."""
+    """Add `asked`, `asked_at` and `payment_id` of earlier requests, `before`, the outcome then, and `resolved`."""
     ahead = f"coalesce({_ahead(night.manifest)}, false)"
     wanted = rows.where(f"not {ahead}").select("effect_id", F.col("source").alias("at"))
     sources = bounds_of(wanted)
@@ -164,7 +197,9 @@ def _with_history(night: Night, rows: DataFrame) -> DataFrame:
         ]
     )
     resolved = persons.join(rows.select("source"), on=persons["resolved"] == F.col("source"), how="left_semi")
-    known = rows.join(asked.drop("at"), on="effect_id", how="left").join(before, on="effect_id", how="left")
+    known = rows.join(asked.withColumnRenamed("at", "asked_at"), on="effect_id", how="left").join(
+        before, on="effect_id", how="left"
+    )
     return _last(known.join(resolved, on=known["source"] == resolved["resolved"], how="left"))
 
 

@@ -9,9 +9,11 @@ partition only, by their very form. The sums are computed for the others alone.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from spark.history import bounds_of, made_from
 from spark.links import (
@@ -207,7 +209,6 @@ def check(night: Night) -> Checked:
     if joined.count(PARENTLESS) + joined.count(AHEAD) > postings:
         orphaned = looked_up(night, LINK, joined, posting_hidden).persist()
         children.append(keys_of(orphaned.where(TORN), "c", "true"))
-    logs = [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
     return Checked(
         all_breaks(_breaks(joined, legless, orphaned)),
         dict(joined.metrics),
@@ -215,7 +216,7 @@ def check(night: Night) -> Checked:
         {
             **_carry(night, "parents", parents),
             **_carry(night, "children", children),
-            **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, logs),
+            **marks_to_carry(night, f"{LINK.name}_marks", joined.marks, _logs(night)),
         },
     )
 
@@ -238,27 +239,33 @@ def _join(night: Night) -> Joined:
         ),
         f"not {agreed}": finding(Kind.AMOUNT, LINK.check, "{differing}", differing=differing(LINK)),
     }
-    return judged(
+    joined = judged(
         night,
         paired(parents, numbered(children), how="full"),
         _METRICS,
-        {**_marks(log), **posting_marks(night, "p_at")},
+        posting_marks(night, "p_at"),
         matches=f"c_nth = 1 and p_origin <=> c_origin and {agreed}",
         state=state,
         found=f"if(p_at is not null and c_at is not null, {all_findings(wrong)}, null)",
     )
+    return replace(joined, marks={**joined.marks, **_seen(night, children)})
 
 
-def _marks(log: Log) -> dict[tuple[int, int], str]:
-    """Return the last source in each partition that each partition's credit legs were seen to have."""
-    return {
-        (
-            source,
-            number,
-        ): f"max(if(c_at >= 0 and c_partition = {number} and {partition_of('c_at')} = {source}, c_at, null))"
-        for source in log.partitions
-        for number in log.partitions
-    }
+def _seen(night: Night, children: DataFrame) -> dict[tuple[int, int], int]:
+    """Return the last source in each partition that each partition's credit legs were seen to have.
+
+    One aggregate for each pair of partitions would be 65,536 of them where there are 256.
+    """
+    if not any(log.unstable for log in _logs(night)):
+        return {}  # nothing is hidden, and no later run needs them
+    source = F.expr(partition_of("at")).alias("source")
+    rows = children.where("at >= 0").groupBy(source, "partition").agg(F.max("at").alias("at")).collect()
+    return {(row["source"], row["partition"]): row["at"] for row in rows}
+
+
+def _logs(night: Night) -> list[Log]:
+    """Return the logs that the marks are of."""
+    return [Log(night.manifest, topic) for topic in (_TOPIC, "ledger.postings")]
 
 
 def _hidden_leg(night: Night, joined: Joined) -> str:

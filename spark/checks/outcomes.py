@@ -24,6 +24,8 @@ from spark.checks.effect_rows import (
     TOPIC_OF_AT,
     UNKNOWN,
     effects,
+    overdue,
+    waits_too_long,
     wrong_result,
 )
 from spark.history import bounds_of, since
@@ -57,13 +59,14 @@ _AGAIN, _EARLY, _STILL = "again", "early", "still_waiting"
 """Aspects of an effect in any state: requested again, ahead of the offset, or decided and still waiting."""
 _IS_STILL_WAITING: Final = f"requests > 0 and renewed and word is not null and {ALIVE}"
 _OPEN: Final = "is_open"
+_WAITING_TABLE: Final = "effects_waiting"
 
 _UNDECIDED: Final = (WAITING, PENDING, MISSING, NO_LETTER)
 """States of effects that may be open; if they are not, it is a break."""
 _THERE: Final = {
     "effect_requests": "request",
     "effect_results": "result",
-    "effects_waiting": "waiting",
+    _WAITING_TABLE: "waiting",
     "effect_dead_letters": "letter",
 }
 """By table, the column that is null for an effect without rows of it."""
@@ -112,9 +115,19 @@ def check(night: Night) -> Checked:
     if tables:
         ids.append(missing.select("effect_id", F.lit(True).alias(JUDGED)))
     if others is not None and others.in_flight:
-        ids.append(others.open.select("effect_id", F.lit(False).alias(JUDGED)))
+        ids.append(others.open)
         tables = list(TABLES)
-    torn = _torn(night, unmatched, counts)
+    resent = _sent_again(night, unmatched) if counts[_STILL] else None
+    resent_count = 0 if resent is None else resent.count()
+    metrics["effects_waiting"] += resent_count
+    torn = _torn(night, unmatched, counts, resent)
+    carried = _carry({table: frames[table] for table in tables}, ids)
+    waits = [resent] if resent is not None and resent_count else []
+    if others is not None and others.waits is not None:
+        waits.append(others.waits)
+    if waits:
+        # Their results are counted: what follows counts by the difference, as of effects of an earlier run
+        carried |= _carry({_WAITING_TABLE: frames[_WAITING_TABLE]}, [*ids, *waits])
     return Checked(
         all_breaks(
             [
@@ -126,11 +139,11 @@ def check(night: Night) -> Checked:
         metrics,
         {
             "outbox": under_way.total() - under_way[WAITING],
-            "effects_waiting": under_way[WAITING],
+            "effects_waiting": under_way[WAITING] + resent_count + (others.waiting if others is not None else 0),
             "effects_ahead": others.in_flight if others is not None else 0,
         },
         {
-            **_carry({table: frames[table] for table in tables}, ids),
+            **carried,
             **kept_marks,
             **{name: frame for one in torn for name, frame in one.carry.items()},
         },
@@ -192,9 +205,7 @@ def _judged(night: Night, rows: DataFrame) -> _Judged:
 
 def _is_open(night: Night, marks: Mapping[tuple[int, int], int]) -> str:
     """Whether what an undecided effect lacks may come yet."""
-    late_cut = night.late_cut
-    overdue = "false" if late_cut is None else f"coalesce(not_before_ms < {late_cut.taken_at_ms}L, false)"
-    return f"""(state = '{WAITING}' and not {overdue} or state = '{PENDING}' and not {_late(night)}
+    return f"""(state = '{WAITING}' and not {overdue(night)} or state = '{PENDING}' and not {_late(night)}
         or state = '{MISSING}' and {_hidden(night, marks)} or state = '{NO_LETTER}' and {_letter_hidden(night)})"""
 
 
@@ -241,8 +252,19 @@ def _is_early(manifest: Manifest) -> str:
     return f"requests > 0 and renewed and {there} and {early_request}"
 
 
-def _torn(night: Night, unmatched: DataFrame, counts: Counter[str]) -> list[Checked]:
-    """Return effects whose transaction is visible in part: without its offset, or without the end of the waiting."""
+def _sent_again(night: Night, unmatched: DataFrame) -> DataFrame:
+    """Return effect_id and JUDGED of effects that wait because an operator decided on their last result."""
+    decisions = night.new("effect_resolutions").selectExpr("effect_id as decided_id", "revision as seen")
+    still = unmatched.where(_STILL)
+    on_last = (still["effect_id"] == decisions["decided_id"]) & F.expr("seen >= shiftright(word, 3)")
+    return still.join(decisions, on=on_last, how="left_semi").select("effect_id", F.lit(False).alias(JUDGED)).persist()
+
+
+def _torn(night: Night, unmatched: DataFrame, counts: Counter[str], resent: DataFrame | None) -> list[Checked]:
+    """Return effects whose transaction is visible in part: without its offset, or without the end of the waiting.
+
+    `resent` are of `_sent_again`; None where no effect has a result and waits.
+    """
     overtaking = waiting = None
     if counts[_EARLY]:
         overtaking = _with_payment(night, unmatched.where(_EARLY)).selectExpr(
@@ -253,9 +275,10 @@ def _torn(night: Night, unmatched: DataFrame, counts: Counter[str]) -> list[Chec
             f"{offset_of(AT)} as offset",
             "payment_id",
         )
-    if counts[_STILL]:
+    if resent is not None:
         at = "shiftright(waiting, 1)"
-        waiting = _with_payment(night, unmatched.where(_STILL)).selectExpr(
+        still = unmatched.where(_STILL).join(resent, on="effect_id", how="left_anti")
+        waiting = _with_payment(night, still).selectExpr(
             "effect_id", f"{partition_of(at)} as partition", f"{offset_of(at)} as offset", "payment_id"
         )
     return [
@@ -271,15 +294,15 @@ def _breaks(night: Night, unmatched: DataFrame, counts: Counter[str], missing: D
         found.append(_again(night, unmatched.where(_AGAIN)))
     request = ("'effects.requests'", partition_of("request"), offset_of("request"), "payment_id")
     result = ("'effects.results'", partition_of("result"), offset_of("result"), "payment_id")
-    for state, text in (
-        (WAITING, "{effect} was due for another attempt {cuts} cuts ago, and waits nevertheless"),
-        (PENDING, "the outbox did not consume the request of {effect} in {cuts} cuts"),
-        (MISSING, "the outbox passed {effect}, and it has no result and does not wait"),
+    cuts = str(night.manifest.settings.late_after_cuts)
+    unconsumed = "the outbox did not consume the request of {effect} in {cuts} cuts"
+    nothing = "the outbox passed {effect}, and it has no result and does not wait"
+    for state, one in (
+        (WAITING, waits_too_long(night)),
+        (PENDING, finding(Kind.EFFECT, CHECK, unconsumed, effect="effect_id", cuts=cuts)),
+        (MISSING, finding(Kind.EFFECT, CHECK, nothing, effect="effect_id")),
     ):
         if counts[state] and (state == MISSING or night.late_cut is not None):
-            one = finding(
-                Kind.EFFECT, CHECK, text, effect="effect_id", cuts=str(night.manifest.settings.late_after_cuts)
-            )
             rows = _with_payment(night, missing.where(F.col("state") == state))
             found.append(breaks(rows, one, *request, rechecked="true"))
     if counts[NO_LETTER]:

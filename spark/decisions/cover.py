@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS
+from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_RAW
 from shared.events.transfers import DeclineReason
 from spark.balances import visible
 from spark.decisions import owners
@@ -36,8 +36,9 @@ from spark.decisions.owners import (
 from spark.decisions.reference import decided
 from spark.history import whole
 from spark.night import Amount, Night, by_partition, union, with_carried
-from spark.ownership import OWNER, raw_from
+from spark.ownership import OWNER, counts, raw_from
 from spark.places import PLACE, Log, bound, home, sourced, unstable, visible_up_to
+from spark.schemas import tables_of
 
 CHECK: Final = "cover"
 TERMS: Final = "account_terms"
@@ -85,7 +86,7 @@ def check(night: Night) -> Judged:
         .drop("with_terms")
     )
     folded = _folded(known, len(night.manifest.topics[LEDGER_TRANSFERS]))
-    fault = _FAULT.format(former=f"coalesce({by_partition('partition', raw_from(night))} > 0, true)")
+    fault = _FAULT.format(former=_former(night, terms))
     judged = folded.where("act is not null and (act <> 'terms' or client is not null)").selectExpr(
         "*", f"{fault} as fault", f"{_OF_TERMS} as of_terms", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
     )
@@ -97,6 +98,30 @@ def check(night: Night) -> Judged:
         wrong = union([wrong, _still(before, known)])
     newest = owners.newest(night, terms, night.carried(TERMS)).persist()
     return Judged(wrong, union([_facts(judged), owners.check_listed(night, newest)]), newest)
+
+
+def _former(night: Night, terms: DataFrame) -> str:
+    """Whether a former ledger may have written an account event: payments of any partition need no client.
+
+    No ledger was at work when ownership came into force. So none of them wrote what follows, in ledger.transfers, a
+    payment that needs a client.
+    """
+    needed = raw_from(night)
+    if needed and not any(needed.values()):
+        return "false"
+    if not needed or terms.where("client is not null and terms.version = 0").isEmpty():
+        return "true"
+    owned = f"origin_topic = '{PAYMENTS_RAW}' and {counts(night, 'origin_partition', 'origin_offset')}"
+    earlier = whole(night, LEDGER_TRANSFERS)
+    rows = union(
+        [
+            frame.where(owned).select("partition", "offset")
+            for table in tables_of(LEDGER_TRANSFERS)
+            for frame in (night.new(table.name), night.history(table.name, earlier))
+        ]
+    )
+    first = {row[0]: row[1] for row in rows.groupBy("partition").agg(F.min("offset")).collect()}
+    return f"coalesce(at < {by_partition('partition', first)}, true)"
 
 
 def _folded(rows: DataFrame, partitions: int) -> DataFrame:

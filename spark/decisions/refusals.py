@@ -1,8 +1,11 @@
 """Refusals: records that ingest refused or accepted (I6), and reversals that the ledger declined (I3).
 
 A dead letter is a break where its bytes certainly do not break the rule that its reason names, or where the record is
-certainly valid. What only ingest's own parser decides is not judged: texts beyond ASCII, duplicate keys, unusual
-timestamps. Nor is `too_large`, which follows from the limits of the topics at that time.
+certainly valid. What only ingest's own parser decides is not judged: texts beyond ASCII, escaped surrogates, deep
+nesting, duplicate keys, unusual timestamps. Nor is `too_large`, which follows from the limits of the topics at that
+time.
+
+Patterns end with `\\z`: Java's `$` also matches before a line terminator at the end.
 """
 
 from typing import Final
@@ -19,13 +22,14 @@ from spark.decisions.reference import decided, only
 from spark.history import ACCEPTED, identities_begin, window_begins
 from spark.lake import Bounds
 from spark.night import NO_AMOUNT, Amount, Night, union, with_carried
-from spark.places import PLACE, Log, home, place
+from spark.places import PLACE, Log, home, partition_of, place
 from spark.schemas import TABLES
 
 CHECK: Final = "refusals"
 
 _HOUSE: Final = "cash|clearing|interest|fees|insurance|loans|other"
 _CLIENT: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_END: Final = r"\\z"
 _CODES: Final = ", ".join(f"'{code}'" for code in sorted(MINOR_DIGITS))
 _KNOWN: Final = {
     "old": "schema_version payment_id account_from account_to amount_minor currency occurred_at memo",
@@ -44,9 +48,9 @@ _FIELDS: Final = sorted({name for names in _KNOWN.values() for name in names.spl
 
 
 def _is_account(account: str, partitions: int) -> str:
-    house = f"rlike({account}, '^({_HOUSE})@(0|[1-9][0-9]{{0,2}})$')"
+    house = f"rlike({account}, '^({_HOUSE})@(0|[1-9][0-9]{{0,2}}){_END}')"
     number = f"try_cast(substring_index({account}, '@', -1) as int) < {partitions}"
-    return f"(rlike({account}, '^{_CLIENT}$') or {house} and {number})"
+    return f"(rlike({account}, '^{_CLIENT}{_END}') or {house} and {number})"
 
 
 def _texts(names: dict[str, str]) -> str:
@@ -54,6 +58,11 @@ def _texts(names: dict[str, str]) -> str:
         f"when '{shape}' then array({', '.join(repr(name) for name in text.split())})" for shape, text in names.items()
     )
     return f"(case shape {cases} end)"
+
+
+def _string(name: str) -> str:
+    """Return a field that is a text; null for another type, whose value would be read as one."""
+    return f"if({name}_type = 'STRING', {name}, null)"
 
 
 def _is_text(name: str, rule: str) -> str:
@@ -67,14 +76,23 @@ def _is_count(name: str) -> str:
     return f"({name}_type is null or {name}_type = 'VOID' or {name}_type = 'BIGINT' and {number})"
 
 
-_DATE: Final = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_ID: Final = f"^[\\\\x20-\\\\x7e]{{1,{MAX_PAYMENT_ID_CHARS}}}$"
+_DATE: Final = "^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_ID: Final = f"^[\\\\x20-\\\\x7e]{{1,{MAX_PAYMENT_ID_CHARS}}}{_END}"
+_BRACKETS_MAX: Final = 64
+_IS_READ: Final = rf"""(is_valid_utf8(text) and not rlike(text, '(?i)\\\\ud[89a-f]')
+    and length(text) - length(translate(text, '[{{', '')) <= {_BRACKETS_MAX})"""
+"""Whether a text is judged. Java accepts escapes of single surrogates, and nested values can exhaust its stack."""
+_IS_ONE_VALUE: Final = """(json_array_length(concat('[', text, ']')) = 1
+    and json_object_keys(concat('{"value":', text, '}')) = array('value'))"""
+"""Whether nothing follows the first JSON value, which is all that Spark reads. Each frame alone can be closed early."""
 
 
 def _parsed(letters: DataFrame, partitions: int) -> DataFrame:
     """Add what can be read of each dead letter; null where it cannot."""
-    text = letters.selectExpr("*", "if(is_valid_utf8(cast(value as string)), cast(value as string), null) as text")
-    json = text.selectExpr("*", "try_parse_json(text) as json", "json_object_keys(text) as names")
+    text = letters.selectExpr("*", "cast(value as string) as text")
+    judged = text.withColumn("text", F.expr(f"if({_IS_READ}, text, null)"))
+    one = judged.selectExpr("*", f"if({_IS_ONE_VALUE}, text, null) as one")
+    json = one.selectExpr("*", "try_parse_json(one) as json", "json_object_keys(one) as names").drop("one")
     # One expression for all fields: each takes longer to compile than all dead letters of a night take to be read
     typed = "named_struct('text', try_cast(one as string), 'type', schema_of_variant(one))"
     read = f"transform_values(try_variant_get(json, '$', 'map<string, variant>'), (name, one) -> {typed})"
@@ -90,8 +108,8 @@ def _parsed(letters: DataFrame, partitions: int) -> DataFrame:
     shaped = fields.selectExpr("*", f"{shape} as shape")
     parties = shaped.selectExpr(
         "*",
-        "if(shape = 'old', account_from, debtor) as payer",
-        "if(shape = 'old', account_to, creditor) as payee",
+        f"if(shape = 'old', {_string('account_from')}, {_string('debtor')}) as payer",
+        f"if(shape = 'old', {_string('account_to')}, {_string('creditor')}) as payee",
         f"array_except({_texts(_REQUIRED)}, names) as missing",
         f"array_except(names, {_texts(_KNOWN)}) as unknown",
         "amount_minor_type = 'BIGINT' as amount_is_integer",
@@ -112,14 +130,14 @@ _VALID: Final = f"""(size(missing) = 0 and size(unknown) = 0 and accounts_are_va
     and payment_id_type = 'STRING' and rlike(payment_id, '{_ID}')
     and (shape = 'reversal' and reverses_type = 'STRING' and rlike(reverses, '{_ID}')
         or shape = 'account_opening' and {_is_count("overdraft_minor")} and {_is_count("expected_version")}
-            and {_is_text("owner", f"rlike(owner, '^{_CLIENT}$')")}
+            and {_is_text("owner", f"rlike(owner, '^{_CLIENT}{_END}')")}
         or shape in ('old', 'payment') and payer <> payee and codes_are_known and amount_is_positive
             and try_cast(amount_minor as bigint) <= {MAX_AMOUNT_MINOR})
-    and {_is_text("value_date", f"rlike(value_date, '{_DATE}$') and try_cast(value_date as date) is not null")}
+    and {_is_text("value_date", f"rlike(value_date, '{_DATE}{_END}') and try_cast(value_date as date) is not null")}
     and {
     _is_text(
         "occurred_at",
-        f"rlike(occurred_at, '{_DATE}T[0-9]{{2}}:[0-5][0-9]:[0-5][0-9]Z$')"
+        f"rlike(occurred_at, '{_DATE}T[0-9]{{2}}:[0-5][0-9]:[0-5][0-9]Z{_END}')"
         " and try_cast(occurred_at as timestamp) is not null",
     )
 }
@@ -183,41 +201,22 @@ def _accepted(night: Night, table: str, partitions: int) -> DataFrame:
 def conflicts(night: Night) -> DataFrame:
     """Return BREAKS of records refused as a conflict without an earlier payment of their identity that differs.
 
-    ingest compares with the identities that it remembers, so no earlier ones are read.
+    ingest compares with the identities that it remembers, so no earlier ones are read. The earlier payment may be above
+    the cut of payments.accepted: then its raw record shows it. If it is missing, that is the break.
     """
-    letters = night.new("dead_letters").where(F.col("reason") == Reason.IDENTITY_CONFLICT.value)
-    own = letters.selectExpr(
-        "partition",
-        "offset",
-        f"{place('origin_partition', 'origin_offset')} as raw_at",
-        "origin_partition as raw_partition",
-        "origin_offset as raw_offset",
-    )
+    letters = night.new("dead_letters").selectExpr("partition", "offset", "reason", f"{_ORIGIN} as raw_at")
+    own = letters.where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
     raw = union([frame for frame, _ in with_carried(night, "payments_raw", "ingest_parents_payments_raw")])
-    contents = raw.where("payment_id is not null").selectExpr(
-        f"{place('partition', 'offset')} as content_at",
-        "payment_id",
-        "debtor",
-        f"{_content('payments_raw')} as content",
-    )
-    refused = own.join(contents, on=own["raw_at"] == contents["content_at"], how="inner")
+    contents = _contents(raw.where("payment_id is not null"), "payments_raw", PLACE)
+    refused_contents = contents.toDF("debtor", "payment_id", "content", "content_at")
+    refused = own.join(refused_contents, on=F.expr("raw_at = content_at"), how="inner")
     ranges = night.manifest.topics[PAYMENTS_ACCEPTED]
     remembered = {number: (of, ranges[number].start) for number, of in identities_begin(night, "offset").items()}
     frames = [(table, frame) for table in ACCEPTED for frame in (night.new(table), night.history(table, remembered))]
-    before = union(
-        [
-            frame.selectExpr(
-                "debtor as of_debtor",
-                "payment_id as of_id",
-                "origin_partition",
-                "origin_offset",
-                f"{_content(table)} as other",
-            )
-            for table, frame in frames
-        ]
-    )
+    not_refused = contents.join(letters, on=contents["other_at"] == letters["raw_at"], how="left_anti")
+    before = union([*(_contents(frame, table, _ORIGIN) for table, frame in frames), not_refused])
     same = (refused["debtor"] == before["of_debtor"]) & (refused["payment_id"] == before["of_id"])
-    earlier = "origin_partition = raw_partition and origin_offset < raw_offset and other <> content"
+    earlier = f"{partition_of('other_at')} = {partition_of('raw_at')} and other_at < raw_at and other <> content"
     wrong = (
         refused.join(before, on=same, how="left")
         .groupBy("partition", "offset", "payment_id")
@@ -229,17 +228,23 @@ def conflicts(night: Night) -> DataFrame:
     return decided(wrong, CHECK, text, at=at)
 
 
+_ORIGIN: Final = place("origin_partition", "origin_offset")
 _CONTENT: Final = (
     *("creditor", "amount_minor", "currency", "credit_currency", "value_date", "reference", "reverses"),
     *("overdraft_minor", "expected_version", "owner"),
 )
 
 
-def _content(table: str) -> str:
-    """Return what a record says as one text; two that may be the same to ingest can only seem to differ."""
+def _contents(frame: DataFrame, table: str, at: str) -> DataFrame:
+    """Return identity, content and place in payments.raw; contents that may be the same to ingest can seem to differ.
+
+    Args:
+        at: the place, an expression.
+    """
     known = {field.name for field in TABLES[table].columns}
     parts = [f"coalesce(cast({name} as string), '')" if name in known else "''" for name in _CONTENT]
-    return f"concat_ws(chr(0), {', '.join(parts)})"
+    content = f"concat_ws(chr(0), {', '.join(parts)})"
+    return frame.selectExpr("debtor as of_debtor", "payment_id as of_id", f"{content} as other", f"{at} as other_at")
 
 
 REVERSALS: Final = "reversals declined"

@@ -8,11 +8,11 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
-from shared.events.effects import EffectState
+from shared.events.effects import EffectState, Resolution, ResolutionAction, encode_request
 from shared.events.headers import Coordinates
 from spark.checks import effects
 from tests import planted_effects, planted_results
-from tests.pipeline.nights import found, manifest, night
+from tests.pipeline.nights import found, kept, manifest, night
 from tests.planted import AWAY, HOME, Clean
 from tests.tiers import full, mostly_full
 from tests.world_effects import AT_MS
@@ -128,6 +128,54 @@ def test_a_failed_effect_that_is_decided_again_has_its_letter(spark: SparkSessio
     first = manifest(world)
     world.decide(world.failed.effect, world.failed.result.partition, EffectState.FAILED, revision=2)
     assert found(effects.check(night(spark, world, manifest(world, previous=first)))) == []
+
+
+@full
+def test_an_effect_that_is_sent_again_waits_until_it_is_late(spark: SparkSession) -> None:
+    world = Clean()
+    failed, first = world.failed, manifest(world)
+    at = world.wait(failed.effect, failed.result.partition)
+    second = manifest(world, previous=first)
+    waits = effects.check(night(spark, world, second))
+    assert found(waits) == []
+    assert (waits.in_flight["effects_waiting"], waits.figures["effects_waiting"]) == (1, 1)
+    third = manifest(world, previous=second)
+    late = replace(
+        night(spark, world, third, kept(waits.carry)), late_cut=structs.replace(first, taken_at_ms=AT_MS + 1)
+    )
+    overdue = effects.check(late)
+    assert found(overdue) == [("effect", OUTCOMES, str(failed.request))]
+    assert (overdue.in_flight["effects_waiting"], overdue.figures["effects_waiting"]) == (0, 0)
+    world.append(at.topic, at.partition, None, world.at(at).key)
+    world.decide(failed.effect, failed.result.partition, EffectState.SENT, revision=2)
+    sent = effects.check(night(spark, world, manifest(world, previous=third), kept(overdue.carry)))
+    assert found(sent) == []
+    figures = {"effects_waiting": -1, "effects_sent": 1, "effects_failed": -1}
+    assert {name: sent.figures[name] for name in figures} == figures
+    assert not sent.carry
+
+
+@full
+def test_an_effect_that_is_sent_again_in_its_first_cut_waits(spark: SparkSession) -> None:
+    world = Clean()
+    failed = world.failed
+    decision = Resolution(failed.effect_id, 1, ResolutionAction.RESEND, failed.effect)
+    resolved = world.append(catalogue.EFFECTS_REQUESTS, failed.request.partition, encode_request(decision))
+    world.committed["outbox"][resolved.partition] = resolved.offset + 1
+    at = world.wait(failed.effect, failed.result.partition)
+    first = manifest(world)
+    waits = effects.check(night(spark, world, first))
+    assert found(waits) == []
+    assert (waits.in_flight["effects_waiting"], waits.figures["effects_waiting"]) == (1, 1)
+    again = world.decide(failed.effect, failed.result.partition, EffectState.SENT, revision=2)
+    world.change(again, source=resolved)
+    second = manifest(world, previous=first)
+    still = effects.check(night(spark, world, second, kept(waits.carry)))
+    assert (found(still), still.figures["effects_waiting"], still.figures["effects_sent"]) == ([], 0, 1)
+    world.append(at.topic, at.partition, None, world.at(at).key)
+    done = effects.check(night(spark, world, manifest(world, previous=second), kept(still.carry)))
+    assert (found(done), done.figures["effects_waiting"], done.figures["effects_sent"]) == ([], -1, 0)
+    assert not done.carry
 
 
 @full

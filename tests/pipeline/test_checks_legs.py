@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
@@ -90,6 +91,23 @@ def test_a_leg_may_be_above_the_cut_on_any_partition(spark: SparkSession) -> Non
     assert found(later) == [("torn", CHECK, str(earlier.debit))]
     assert late.leg.partition == AWAY
     assert set(later.carry) == {"legs_parents_postings"}
+
+
+@pytest.mark.timeout(120)
+def test_a_leg_may_be_above_the_cut_on_any_of_256_partitions(spark: SparkSession) -> None:
+    world = Clean(partitions=256)
+    earlier = world.pay("q1", ALICE, BOB, 10)
+    at = (ORDERED, earlier.leg.partition)
+    world.pay("q2", ALICE, BOB, 10)
+    late = world.pay("q3", ALICE, BOB, 10)
+    after = ends(world)
+    world.remove(earlier.leg)
+    cut = manifest(world, stops={at: late.leg.offset}, highs={at: after[at]}, settled=False)
+    checked = legs.check(night(spark, world, cut))
+    # q2 is visible there, so the leg of q1 is lost, and that of q3 may be above the cut
+    assert found(checked) == [("torn", CHECK, str(earlier.debit))]
+    assert checked.in_flight == {"credit_legs": 1, "debit_postings": 0}
+    assert set(checked.carry) == {"legs_marks", "legs_parents_postings"}
 
 
 @full

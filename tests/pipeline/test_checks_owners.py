@@ -83,6 +83,15 @@ def test_records_of_former_versions_pass_below_the_offsets_of_ownership(spark: S
 
 
 @full
+def test_a_former_version_opened_an_account_where_there_was_no_payment(spark: SparkSession) -> None:
+    world = former()
+    owners.enforced_without_payments(world)
+    assert every(night(spark, world)) == []
+    late = ("decision", "cover", str(owners.opened_by_a_former_ledger_too_late(world)))
+    assert every(night(spark, world)) == [late]
+
+
+@full
 def test_a_former_version_opened_no_account_by_a_payment(spark: SparkSession) -> None:
     world = Clean(raw_from=1)
     owners.opened_without_a_version(world)

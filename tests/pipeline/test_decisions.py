@@ -9,11 +9,13 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_BALANCES
+from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_BALANCES, PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER
 from shared.events.headers import Coordinates
+from shared.events.payments import SCHEMA_VERSION, Payment
 from shared.events.reference import Fee
 from shared.events.transfers import PricedBy
 from spark import decisions, totals
+from spark.checks import intake
 from spark.decisions.reference import STALE_MS
 from spark.lake import Bounds
 from spark.manifest import Settings, seal
@@ -22,7 +24,7 @@ from spark.schemas import TABLES
 from tests import planted_decisions as planted
 from tests import planted_owners as owners
 from tests.pipeline.landed import night_of
-from tests.pipeline.nights import found, kept, manifest, night, rows_of
+from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, AWAY, BOB, ELSEWHERE, FILE, HOME, Clean, posted_elsewhere
 from tests.tiers import full, mostly_full
 from tests.world import AT_MS
@@ -102,6 +104,33 @@ def test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else(s
     assert found(decisions.check(night(spark, world))) == [
         ("decision", "refusals", f"payments.dead-letter:3:{letter.offset}") for letter in letters[-2:]
     ]
+
+
+@full
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_conflict_with_a_payment_above_the_cut_is_right(spark: SparkSession, comes: bool) -> None:
+    """Where its record never comes, the payment is missing, and the refusals were right."""
+    world = Clean()
+    accepted = (PAYMENTS_ACCEPTED, HOME)
+    stops = {accepted: ends(world)[accepted]}
+    raw, hidden = world._accept(Payment("p9", ALICE, BOB, 10, "CZK", SCHEMA_VERSION))
+    highs = {accepted: ends(world)[accepted]}
+    cut, carried = None, dict[str, DataFrame]()
+    for _ in range(2):
+        planted.refuse_payment(world, "identity_conflict", payment_id="p9")
+        planted.refuse_payment(world, "identity_conflict")
+        wrong = world.logs[PAYMENTS_DEAD_LETTER, HOME][-1]
+        cut = manifest(world, stops=stops, highs=highs, settled=False, previous=cut)
+        now = night(spark, world, cut, carried)
+        of_ingest, of_decisions = intake.check_ingest(now), decisions.check(now)
+        assert (found(of_ingest), of_ingest.in_flight["ingest"]) == ([], 1)
+        assert found(of_decisions) == [("decision", "refusals", f"{wrong.topic}:{HOME}:{wrong.offset}")]
+        carried = kept({**of_ingest.carry, **of_decisions.carry})
+    if not comes:
+        world.remove(hidden)
+    later = night(spark, world, manifest(world, previous=cut), carried)
+    missing = [] if comes else [("missing", "raw:outcomes", str(raw))]
+    assert (found(intake.check_ingest(later)), found(decisions.check(later))) == (missing, [])
 
 
 @full

@@ -85,6 +85,14 @@ def test_records_of_former_versions_do_not_pass_above_the_offsets_of_ownership()
     assert {Kind.UNAUTHORISED, Kind.WRONG_ACCOUNT_EVENT} <= world.audit().kinds.keys()
 
 
+def test_a_former_version_opened_an_account_where_there_was_no_payment() -> None:
+    world = former()
+    owners.enforced_without_payments(world)
+    assert world.audit().violations == []
+    late = owners.opened_by_a_former_ledger_too_late(world)
+    assert found(world.audit()) == {(Kind.WRONG_ACCOUNT_EVENT.value, str(late))}
+
+
 def test_a_former_version_opened_no_account_by_a_payment() -> None:
     world = Clean(raw_from=1)
     owners.opened_without_a_version(world)

@@ -5,6 +5,7 @@ from typing import Final
 from tests.pipeline.mutants.mutant import Mutant, Table
 
 _DECISIONS, _HOMES, _EFFECTS = "test_decisions.py", "test_decisions_homes.py", "test_checks_effects.py"
+_REFUSALS = "test_refusals.py"
 _WRONG = f"{_DECISIONS}::test_a_wrong_decision_is_found"
 
 OF_DECISIONS: Final[Table] = {
@@ -225,6 +226,34 @@ OF_DECISIONS: Final[Table] = {
         "",
         f"{_DECISIONS}::test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else",
     ),
+    "decisions-conflict-above-the-cut": Mutant(
+        "accepts no conflict with a payment whose record is above the cut",
+        "decisions/refusals.py",
+        ", not_refused])",
+        "])",
+        f"{_DECISIONS}::test_a_conflict_with_a_payment_above_the_cut_is_right[True]",
+    ),
+    "decisions-conflict-of-the-refused": Mutant(
+        "accepts a conflict with a payment that was refused",
+        "decisions/refusals.py",
+        'contents.join(letters, on=contents["other_at"] == letters["raw_at"], how="left_anti")',
+        "contents",
+        f"{_DECISIONS}::test_a_conflict_is_right_only_where_an_earlier_payment_says_something_else",
+    ),
+    "decisions-account-of-another-type": Mutant(
+        "takes a number for an account",
+        "decisions/refusals.py",
+        "if({name}_type = 'STRING', {name}, null)",
+        "if(true, {name}, null)",
+        f"{_REFUSALS}::test_once_reconcile_reports_no_odd_record",
+    ),
+    "decisions-line-terminator": Mutant(
+        "ignores a line terminator at the end of a text",
+        "decisions/refusals.py",
+        '_END: Final = r"\\\\z"',
+        '_END: Final = "$"',
+        f"{_REFUSALS}::test_once_reconcile_reports_no_odd_record",
+    ),
     "decisions-original-booked": Mutant(
         "accepts that a payment which was booked is not found",
         "decisions/refusals.py",
@@ -301,9 +330,23 @@ OF_EFFECTS: Final[Table] = {
     "effects-waits-for-ever": Mutant(
         "lets an effect wait for its next attempt for ever",
         "checks/outcomes.py",
-        "state = '{WAITING}' and not {overdue}",
+        "state = '{WAITING}' and not {overdue(night)}",
         "state = '{WAITING}'",
         f"{_EFFECTS}::test_an_effect_that_was_due_long_ago_is_a_break",
+    ),
+    "effects-sent-again-dropped": Mutant(
+        "forgets an effect that was sent again and waits",
+        "checks/effect_rows.py",
+        '"outcome is not null or waits"',
+        '"outcome is not null"',
+        f"{_EFFECTS}::test_an_effect_that_is_sent_again_waits_until_it_is_late",
+    ),
+    "effects-sent-again-torn": Mutant(
+        "takes an effect that was sent again for torn",
+        "checks/outcomes.py",
+        "seen >= shiftright(word, 3)",
+        "seen > shiftright(word, 3)",
+        f"{_EFFECTS}::test_an_effect_that_is_sent_again_in_its_first_cut_waits",
     ),
     "effects-no-result": Mutant(
         "accepts an effect without a result",

@@ -134,6 +134,13 @@ OF_OWNERS: Final[Table] = {
         "{_VERSION} = 0 and false",
         _FORMER,
     ),
+    "owners-former-for-ever": Mutant(
+        "accepts account events of former versions behind payments that need a client",
+        "decisions/cover.py",
+        "coalesce(at < {by_partition('partition', first)}, true)",
+        "true",
+        f"{_OWNERS}::test_a_former_version_opened_an_account_where_there_was_no_payment",
+    ),
     "owners-listed-terms": Mutant(
         "does not compare ledger.accounts with the account events",
         _RULES,
