@@ -25,12 +25,14 @@ from spark.schemas import DAY, ENTRY, TABLES, UNDECODABLE, WHERE, Table, tables_
 
 NOTES = (headers.REASON, headers.DETAIL, headers.SERVICE)
 """Headers of dead letters, for people."""
+_HEADERS = (*NOTES, headers.REPAIR)
+"""Headers that are columns of their names."""
 
 _LINKS = (headers.ORIGIN, headers.SOURCE)
 
 
 def located(records: DataFrame) -> DataFrame:
-    """Return WHERE of `spark.schemas`, `value`, and for each of NOTES and SUBMITTED_BY a column `header_<name>`.
+    """Return WHERE of `spark.schemas`, `value`, and columns `header_<name>` of other headers.
 
     The records have the columns of `spark.session.COLUMNS`.
     """
@@ -52,7 +54,7 @@ def located(records: DataFrame) -> DataFrame:
         *("topic", "partition", "offset", "timestamp", "key"),
         *(column for name in _LINKS for column in _coordinates(name)),
         "value",
-        *(_header(name).alias(f"header_{name}") for name in (*NOTES, headers.SUBMITTED_BY)),
+        *(_header(name).alias(f"header_{name}") for name in (*_HEADERS, headers.SUBMITTED_BY)),
     )
 
 
@@ -122,9 +124,9 @@ _KEYED = {
 """Tables of compacted topics: the column that the key names, if any, and the prefix of the keys that are landed."""
 NOT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     _RAW: ("value", "submitted_by"),
-    "dead_letters": ("value", "submitted_by", *NOTES),
+    "dead_letters": ("value", "submitted_by", *_HEADERS),
     "effect_dead_letters": ("value", *NOTES),
-    "repeats": ("first_partition", "first_offset"),
+    "repeats": ("first_partition", "first_offset", headers.REPAIR),
     "account_states": ("account", "deleted"),
     "account_terms": ("account", "deleted"),
     "ownership": ("deleted",),
@@ -277,7 +279,7 @@ def _column(name: str, table: Table) -> Column:
 
 
 def _from_elsewhere(name: str, table: Table) -> Column:
-    if name in NOTES:
+    if name in _HEADERS:
         return F.col(f"header_{name}")
     if name == "deleted":
         return F.col("value").isNull()

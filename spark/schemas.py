@@ -146,20 +146,21 @@ TABLES: Final = {
             catalogue.PAYMENTS_DEDUPLICATED,
             "",
             _fields(
-                "payment_id debtor first first_partition first_offset",
+                "payment_id debtor first first_partition first_offset repair",
                 first_partition=IntegerType(),
                 first_offset=_LONG,
             ),
             ("payment_id", "debtor", "first", "first_partition", "first_offset"),
-            "Repeats of accepted payments, and where the first one is in payments.raw.",
+            "Repeats of accepted payments, where the first one is in payments.raw, and which repair wrote them.",
         ),
         Table(
             "dead_letters",
             catalogue.PAYMENTS_DEAD_LETTER,
             "",
-            _fields("value reason detail service submitted_by", value=_BYTES),
+            _fields("value reason detail service submitted_by repair", value=_BYTES),
             (),
-            "Refused records: their bytes, the reason, and for whom they count when they are sent again.",
+            "Refused records: their bytes, the reason, for whom they count when they are sent again, and which repair "
+            "wrote them.",
         ),
         Table(
             "transfers",

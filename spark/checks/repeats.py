@@ -6,7 +6,8 @@ that occur more than once. Of earlier cuts, only records of payments that ingest
 in payments.raw: a partition of ledger.postings may have any number of other records meanwhile.
 
 A payment that is wrongly taken for a repeat is money lost, and no count shows it. The first payment that a repeat names
-must be accepted before it, with the same content.
+must be accepted before it, with the same content. A repair may find a later one accepted: the client sent the payment
+again after its first record had lost its outcome.
 """
 
 from pyspark.sql import DataFrame
@@ -167,8 +168,8 @@ _OPEN = "open"  # it, or its first one, is not among the records of this run
 _MISMATCH = "mismatch"
 _NOT_THERE = f"state = '{_OPEN}' and first_content is null"  # its first one may still come
 _STATE = f"""case
-    when first_at is null or {partition_of("first_at")} <> {partition_of("source_at")} or first_at >= source_at
-        then '{_IMPOSSIBLE}'
+    when first_at is null or {partition_of("first_at")} <> {partition_of("source_at")}
+        or first_at = source_at or first_at > source_at and repair is null then '{_IMPOSSIBLE}'
     when first_content is null or raw_content is null then '{_OPEN}'
     when first_content.debtor = debtor and first_content.payment_id = payment_id and first_content <=> raw_content
         then null
@@ -213,6 +214,7 @@ def _repeats(frame: DataFrame, log: Log) -> DataFrame:
         "payment_id",
         "debtor",
         "first",
+        "repair",
         f"{log.source()} as source_at",
         f"if({can_be}, {place('first_partition', 'first_offset')}, null) as first_at",
         JUDGED,

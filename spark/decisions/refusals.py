@@ -202,9 +202,10 @@ def conflicts(night: Night) -> DataFrame:
     """Return BREAKS of records refused as a conflict without an earlier payment of their identity that differs.
 
     ingest compares with the identities that it remembers, so no earlier ones are read. The earlier payment may be above
-    the cut of payments.accepted: then its raw record shows it. If it is missing, that is the break.
+    the cut of payments.accepted: then its raw record shows it. If it is missing, that is the break. A repair may find a
+    later payment accepted, as in `checks.repeats`.
     """
-    letters = night.new("dead_letters").selectExpr("partition", "offset", "reason", f"{_ORIGIN} as raw_at")
+    letters = night.new("dead_letters").selectExpr("partition", "offset", "reason", "repair", f"{_ORIGIN} as raw_at")
     own = letters.where(f"reason = '{Reason.IDENTITY_CONFLICT.value}'")
     raw = union([frame for frame, _ in with_carried(night, "payments_raw", "ingest_parents_payments_raw")])
     contents = _contents(raw.where("payment_id is not null"), "payments_raw", PLACE)
@@ -216,7 +217,8 @@ def conflicts(night: Night) -> DataFrame:
     not_refused = contents.join(letters, on=contents["other_at"] == letters["raw_at"], how="left_anti")
     before = union([*(_contents(frame, table, _ORIGIN) for table, frame in frames), not_refused])
     same = (refused["debtor"] == before["of_debtor"]) & (refused["payment_id"] == before["of_id"])
-    earlier = f"{partition_of('other_at')} = {partition_of('raw_at')} and other_at < raw_at and other <> content"
+    known = "(other_at < raw_at or other_at > raw_at and repair is not null)"
+    earlier = f"{partition_of('other_at')} = {partition_of('raw_at')} and {known} and other <> content"
     wrong = (
         refused.join(before, on=same, how="left")
         .groupBy("partition", "offset", "payment_id")

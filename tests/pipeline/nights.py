@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from shared.eos.records import Record
 from shared.events import catalogue, effects, payments, postings, reference, transfers, validation
 from shared.events.clients import decode_submitted_by, encode_submitted_by
-from shared.events.headers import DETAIL, ORIGIN, REASON, SERVICE, SOURCE, SUBMITTED_BY, Coordinates, header
+from shared.events.headers import DETAIL, ORIGIN, REASON, REPAIR, SERVICE, SOURCE, SUBMITTED_BY, Coordinates, header
 from shared.events.installation import OWNERSHIP_KEY, decode_ownership
 from shared.events.payments import decode_accepted
 from spark.lake import Bounds, within
@@ -140,7 +140,7 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
     if record.topic == catalogue.PAYMENTS_RAW:
         yield "payments_raw", {**where, "value": value, **_of_raw(record.value), **_submitted_by(record)}
     elif record.topic == catalogue.PAYMENTS_DEAD_LETTER:
-        yield "dead_letters", {**where, "value": value, **headers, **_submitted_by(record)}
+        yield "dead_letters", {**where, "value": value, **headers, **_submitted_by(record), **_repair(record)}
     elif record.topic == catalogue.EFFECTS_DEAD_LETTER:
         yield "effect_dead_letters", {**where, "value": value, **headers, "effect_id": _effect_id(record.value)}
     elif record.topic == catalogue.EFFECTS_WAITING:
@@ -165,6 +165,10 @@ def _row(record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _decoded(record, where)
 
 
+def _repair(record: Record) -> dict[str, Any]:
+    return {"repair": _text(header(record.headers, REPAIR))}
+
+
 def _submitted_by(record: Record) -> dict[str, Any]:
     by = decode_submitted_by(header(record.headers, SUBMITTED_BY))
     return {"submitted_by": None if by is None else encode_submitted_by(by).decode()}
@@ -184,7 +188,7 @@ def _decoded(record: Record, where: dict[str, Any]) -> Iterator[tuple[str, dict[
     fields |= places(fields)
     if isinstance(event, payments.Repeat):
         first = Coordinates.decode(event.first.encode())
-        fields |= {"first_partition": first.partition, "first_offset": first.offset}
+        fields |= {"first_partition": first.partition, "first_offset": first.offset, **_repair(record)}
     names = {column.name for column in table.columns}
     yield table.name, {**where, **{name: value for name, value in fields.items() if name in names}}
 

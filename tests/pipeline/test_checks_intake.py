@@ -3,17 +3,28 @@
 from dataclasses import replace
 
 import msgspec
+import pytest
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
+from shared.events.catalogue import PAYMENTS_DEDUPLICATED
 from shared.events.clients import OPERATOR
-from shared.events.payments import Payment, encode_accepted, encode_instruction
-from spark import ownership
+from shared.events.headers import REPAIR
+from shared.events.payments import (
+    SCHEMA_VERSION,
+    Payment,
+    Repeat,
+    encode_accepted,
+    encode_instruction,
+    encode_repeat,
+)
+from spark import decisions, ownership
 from spark.checks import intake
 from tests.payments import decode_instruction
 from tests.pipeline.nights import ends, found, kept, manifest, night, rows_of
 from tests.planted import ALICE, BOB, HOME, Clean
 from tests.tiers import full
+from tests.world import DATE
 
 OUTCOMES, REPEATS = "raw:outcomes", "repeats:firsts"
 
@@ -85,6 +96,33 @@ def test_deduplicated_records_that_are_not_repeats(spark: SparkSession) -> None:
     assert found(checked) == sorted([*orphans, *amounts])
     assert checked.figures["deduplicated"] == 7
     assert sound.offset < later[1].offset
+
+
+@full
+@pytest.mark.parametrize("amount_minor", [10, 11])
+@pytest.mark.parametrize("as_repeat", [True, False])
+def test_only_a_repaired_outcome_may_follow_from_a_later_payment(
+    spark: SparkSession, amount_minor: int, as_repeat: bool
+) -> None:
+    """A payment was lost, then sent again and accepted. Its repair finds the identity taken."""
+    world = Clean()
+    payment = Payment("sent-again", ALICE, BOB, amount_minor, "CZK", SCHEMA_VERSION, value_date=DATE)
+    lost = world.raw(encode_instruction(payment), HOME)
+    again = world.pay("sent-again", ALICE, BOB, 10)
+    if as_repeat:
+        repeat = encode_repeat(Repeat("sent-again", ALICE, str(again.raw)))
+        outcome = world.outcome(PAYMENTS_DEDUPLICATED, lost, repeat)
+    else:
+        outcome = world.dead_letter(lost, "identity_conflict")
+
+    def wheres() -> list[str]:
+        now = night(spark, world)
+        return [where for check in (intake.check_ingest, decisions.check) for *_, where in found(check(now))]
+
+    assert wheres() == [str(outcome)]
+    world.add_header(outcome, REPAIR, "repair-1:0")
+    # The content decides which of the two is right
+    assert wheres() == ([] if as_repeat is (amount_minor == 10) else [str(outcome)])
 
 
 @full

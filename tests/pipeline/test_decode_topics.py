@@ -34,14 +34,17 @@ from tests.pipeline.records import NOT_POSTINGS, REQUEST, Sent, expected, fields
 def test_repeats_have_the_coordinates_of_the_first(spark: SparkSession) -> None:
     good = encode_repeat(Repeat("p1", "a", "payments.raw:3:1207"))
     bad = [encode_repeat(Repeat("p1", "a", first)) for first in ("", "payments.raw:3", "payments.raw:x:1")]
-    found = tables(spark, catalogue.PAYMENTS_DEDUPLICATED, values(good, *bad))
+    repaired: Sent = (b"key", good, (("repair", b"repair-1:0"),))
+    found = tables(spark, catalogue.PAYMENTS_DEDUPLICATED, [*values(good, *bad), repaired])
     assert fields(found["repeats"][0], "repeats") == {
         "payment_id": "p1",
         "debtor": "a",
         "first": "payments.raw:3:1207",
         "first_partition": 3,
         "first_offset": 1207,
+        "repair": None,
     }
+    assert found["repeats"][1]["repair"] == "repair-1:0"
     assert [bytes(row["value"]) for row in found[UNDECODABLE]] == bad
 
 
@@ -156,7 +159,7 @@ def test_dead_letters_keep_their_bytes_and_their_reason(spark: SparkSession) -> 
     unknown = (("submitted-by", b"acme"),)
     sent = [(None, b"\xff{", why), (b"a", None, None), (b"a", None, unknown)]
     found = tables(spark, catalogue.PAYMENTS_DEAD_LETTER, sent)
-    blank = dict.fromkeys(("value", "reason", "detail", "service", "submitted_by"))
+    blank = dict.fromkeys(("value", "reason", "detail", "service", "submitted_by", "repair"))
     assert [fields(row, "dead_letters") for row in found.pop("dead_letters")] == [
         {
             "value": b"\xff{",
@@ -164,6 +167,7 @@ def test_dead_letters_keep_their_bytes_and_their_reason(spark: SparkSession) -> 
             "detail": "send \ufffd JSON",
             "service": "ingest",
             "submitted_by": "acme:",
+            "repair": None,
         },
         blank,
         blank,
