@@ -7,6 +7,7 @@ import pytest
 
 from shared.kafka.client.cluster import check
 
+UNKNOWN_TOPIC: Final = 3
 NOT_ENOUGH_REPLICAS: Final = 19
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 CLUSTER_AUTHORIZATION_FAILED: Final = 31

@@ -12,6 +12,7 @@ from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_TRANSFERS
 from shared.events.clients import OWNER_UNNAMED
 from shared.events.fields import is_client_account
 from shared.events.partitions import partition_for
+from shared.events.payments import MAX_AMOUNT_MINOR
 from shared.events.postings import decode_terms
 from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.kafka.client.access import Access
@@ -42,7 +43,7 @@ def accounts() -> None:
 @_account
 @click.option(
     "--overdraft-minor",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MAX_AMOUNT_MINOR),
     help="How far below zero it may go, per currency, in minor units.  [default: 0]",
 )
 @click.option("--unlimited", is_flag=True, help="No limit.")
@@ -54,7 +55,7 @@ def accounts() -> None:
 )
 @click.option(
     "--expected-version",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MAX_AMOUNT_MINOR),
     help="Only if the account still has this version; the ledger declines it otherwise. 0 is an account that was "
     "never opened.",
 )

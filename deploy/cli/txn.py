@@ -15,7 +15,7 @@ from rich.text import Text
 from deploy.cli.cluster import brokers_option, timeout_option
 from deploy.cli.output import answer, console, failing_on, json_option, note, nothing, table
 from deploy.txn.abort import Plan, carry_out, plan_hanging, plan_known
-from deploy.txn.listing import HANGING, Hanging, Row, hanging_rows, named, rows, targets_text
+from deploy.txn.listing import HANGING, Hanging, Row, hanging_rows, named, remedy, rows, targets_text
 from deploy.txn.trace import trace_command
 from shared.eos.open_transactions import OPEN_STATES, Look, Transaction, late
 from shared.events.catalogue import TOPICS
@@ -213,8 +213,7 @@ def _show_hanging(seen: Look, hanging: Sequence[Hanging], overdue: Sequence[Tran
     for known in overdue:
         click.echo(
             f"{known.transactional_id} is in state {known.state} for {known.age_s(seen.at_ms):.0f} s, longer than any "
-            f"transaction may be; its coordinator is broker {known.coordinator}. To end it:\n"
-            f"  once txn abort {known.transactional_id}"
+            f"transaction may be; its coordinator is broker {known.coordinator}. {remedy(known)}"
         )
     if not hanging and not overdue and not seen.unanswered:
         note("no transaction hangs")

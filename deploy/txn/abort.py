@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.txn.listing import instance_of, named, targets_text
+from deploy.txn.listing import instance_of, named, remedy, targets_text
 from shared.eos.open_transactions import ENDING_STATES, Look, Open, Producer, Target, Transaction, held_open, unclaimed
 from shared.kafka.admin.groups import PIPELINE, Groups
 from shared.kafka.admin.transactions import look, look_twice
@@ -52,10 +52,7 @@ async def plan_known(brokers: Brokers, transactional_id: str, topics: Sequence[s
         _refuse_half(seen)
         return None
     if known.state in ENDING_STATES:
-        raise AbortFailedError(
-            f"{transactional_id} is in state {known.state}: how it ends is decided, and its coordinator, broker "
-            f"{known.coordinator}, writes the markers. If that takes long, see `once status` for brokers that are down"
-        )
+        raise AbortFailedError(f"{transactional_id} is in state {known.state}. {remedy(known)}")
     if not known.is_open:
         return None
     owners, _ = await Groups(brokers).owners([group for group, _ in PIPELINE], sorted(seen.coordinators))

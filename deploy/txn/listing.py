@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from shared.eos.open_transactions import Holder, Look, Open, Suspicion, Target, Transaction, holders
+from shared.eos.open_transactions import ENDING_STATES, Holder, Look, Open, Suspicion, Target, Transaction, holders
 from shared.kafka.admin.groups import PIPELINE
 
 HANGING: Final = "Hanging"
@@ -105,6 +105,17 @@ def instance_of(transactional_id: str, owners: Owners) -> tuple[str | None, str 
             return service, None, ((topic, int(number)),)
         return service, name, tuple(sorted(target for target, owner in owned.items() if owner == transactional_id))
     return None, None, ()
+
+
+def remedy(known: Transaction) -> str:
+    """How to end a transaction that is open for too long. An abort is refused once its outcome is decided."""
+    if known.state not in ENDING_STATES:
+        return f"To end it:\n  once txn abort {known.transactional_id}"
+    return (
+        f"Its outcome is decided, and its coordinator, broker {known.coordinator}, writes the markers. If that takes "
+        "long, see `once status` for brokers that are down. If none is, restart the coordinator cleanly: the new "
+        "leader of its partition of __transaction_state writes them again (docs/runbooks/ProducerInitStalled.md)"
+    )
 
 
 def targets_text(targets: Iterable[Target]) -> str:

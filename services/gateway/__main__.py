@@ -46,7 +46,10 @@ async def serve(settings: GatewaySettings, process: Process) -> int:
     key_file, admission = guard(settings, audit)
 
     async def find(partition: int, offset: int, is_meant: Callable[[Record], bool]) -> Outcome:
-        return await outcome(brokers, partition, offset, deadline_s=timeout_s, is_meant=is_meant)
+        skew_s_max = settings.clock_skew_s_max
+        return await outcome(
+            brokers, partition, offset, deadline_s=timeout_s, clock_skew_s_max=skew_s_max, is_meant=is_meant
+        )
 
     writer = IdempotentWriter(brokers, client_id="gateway", request_timeout_s=timeout_s)
     owners, view = Owners(brokers), View(settings.view_url)

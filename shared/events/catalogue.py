@@ -89,6 +89,8 @@ TOPICS: tuple[Topic, ...] = (
         "Payments as received, byte by byte.",
         ("gateway", "once load", "once dead-letters resubmit"),
         ("ingest", "gateway", "monitor", "once reconcile"),
+        # Producers of others may compress. The brokers decompress, and check the size of what readers get
+        config={"compression.type": "uncompressed"},
     ),
     Topic(
         PAYMENTS_ACCEPTED,

@@ -10,7 +10,7 @@ from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers
 from shared.events.postings import DEBIT, Entry, LedgerEvent, Posting, encode_ledger_event
 from shared.kafka.admin.groups import PIPELINE
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import stable_offsets
+from shared.kafka.client.reader import end_offsets, stable_offsets
 from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.transaction_requests import GroupMember
 from tests.harness import eventually, settled
@@ -23,10 +23,22 @@ HOME, AWAY = partition_for(DEBTOR), partition_for(CREDITOR)
 
 
 async def send_raw(brokers: str, payment_id: str, headers: Headers = (), **fields: object) -> Coordinates:
-    value = {"schema_version": 2, "type": "payment", "payment_id": payment_id, "debtor": DEBTOR, **fields}
     async with IdempotentWriter(brokers) as writer:
-        at = await writer.send(RAW, HOME, DEBTOR.encode(), msgspec.json.encode(value), headers)
+        at = await writer.send(RAW, HOME, DEBTOR.encode(), _payment(payment_id, **fields), headers)
     return Coordinates(RAW, HOME, at.offset)
+
+
+async def send_raw_ahead(brokers: str, payment_id: str, headers: Headers = (), *, ahead_ms: int) -> Coordinates:
+    """Write a raw record with a clock that is ahead of the services'."""
+    stamp_ms = time.time_ns() // 1_000_000 + ahead_ms
+    async with IdempotentWriter(brokers) as writer:
+        await writer.write(RAW, HOME, DEBTOR.encode(), _payment(payment_id), headers, stamp_ms)
+    return Coordinates(RAW, HOME, (await end_offsets(brokers, [RAW]))[RAW, HOME] - 1)
+
+
+def _payment(payment_id: str, **fields: object) -> bytes:
+    value = {"schema_version": 2, "type": "payment", "payment_id": payment_id, "debtor": DEBTOR, **fields}
+    return msgspec.json.encode(value)
 
 
 class Pipeline:

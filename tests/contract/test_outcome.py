@@ -12,7 +12,19 @@ from shared.events.postings import CREDIT, DEBIT, Decline
 from shared.events.transfers import AccountOpened
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.lineage.outcome import RecordNotFoundError, State, outcome
-from tests.contract.steps import ACCEPTED, AWAY, DEBTOR, HOME, POSTINGS, RAW, Pipeline, event, posting, send_raw
+from tests.contract.steps import (
+    ACCEPTED,
+    AWAY,
+    DEBTOR,
+    HOME,
+    POSTINGS,
+    RAW,
+    Pipeline,
+    event,
+    posting,
+    send_raw,
+    send_raw_ahead,
+)
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
 
@@ -85,6 +97,15 @@ async def test_an_opening_is_completed_by_its_account_event_and_names_its_client
         (State.DECLINED, "stale_version", by),
     ]
     assert (await outcome(brokers, *(await send_raw(brokers, "nobody"))[1:], deadline_s=20)).submitted_by is None
+
+
+@pytest.mark.parametrize("ahead_s", [15, 3600])
+async def test_an_outcome_is_found_whatever_the_clock_of_its_producer_shows(
+    brokers: str, pipeline: Pipeline, ahead_s: int
+) -> None:
+    raw = await send_raw_ahead(brokers, "ahead", ahead_ms=ahead_s * 1000)
+    await pipeline.write(ACCEPTED, b"{}", raw)
+    assert await state_of(brokers, raw) is State.ACCEPTED
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(HOME, 1_000_000), (HOME, -1), (17, 0)])

@@ -29,6 +29,7 @@ from tests.contract.steps import (
     event,
     posting,
     send_raw,
+    send_raw_ahead,
 )
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.simulated]
@@ -172,6 +173,16 @@ async def test_effects_of_one_source_and_repaired_records_are_not_repeats(broker
     requests = [hop.repeat for hop in way.hops if hop.topic == catalogue.EFFECTS_REQUESTS]
     accepted = [hop.repeat for hop in way.hops if hop.topic == ACCEPTED]
     assert (requests, accepted) == ([False, False, True], [False, False, False, True])
+
+
+async def test_a_raw_record_of_another_clock_with_a_source_of_its_own_is_followed(
+    brokers: str, pipeline: Pipeline
+) -> None:
+    payment_id = f"ahead-{uuid.uuid4()}"
+    raw = await send_raw_ahead(brokers, payment_id, ((SOURCE, b"\xff"),), ahead_ms=15_000)
+    await pipeline.write(ACCEPTED, b"{}", raw)
+    [way] = await trace(brokers, payment_id=payment_id)
+    assert [(hop.what, hop.source) for hop in way.hops] == [("raw", None), ("accepted", str(raw))]
 
 
 def command(brokers: str, *words: str) -> Result:

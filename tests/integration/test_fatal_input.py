@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from deploy.drills.admin import configure, unconfigure
+from deploy.drills.clients.tools import PRODUCER_PERFORMANCE, kafka_tool
 from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.errors import EXIT_FENCED
 from shared.eos.records import Record
 from shared.events import catalogue
-from shared.events.headers import ORIGIN, REASON, header
+from shared.events.headers import ORIGIN, REASON, Coordinates, header
 from shared.events.validation import key_of
 from shared.kafka.client.cluster import Target
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -100,6 +101,54 @@ async def test_a_record_that_no_topic_takes_is_dead_lettered_and_the_others_of_i
     [letter] = await of_topic(brokers, catalogue.PAYMENTS_DEAD_LETTER, before)
     assert letter.value == large
     assert header(letter.headers, REASON) == b"too_large"
+
+
+async def produce_compressed(brokers: str, codec: str, lines: bytes, directory: Path, *, count: int) -> str:
+    """Send some of these lines to payments.raw with the Java client, compressed, and return its output."""
+    payload = directory / "lines"
+    payload.write_bytes(lines)
+    words = f"--topic {catalogue.PAYMENTS_RAW} --num-records {count} --throughput -1 --payload-file {payload}"
+    properties = (
+        f"bootstrap.servers={brokers}",
+        f"compression.type={codec}",
+        "linger.ms=100",
+        "max.request.size=9000000",
+    )
+    ended = await kafka_tool(PRODUCER_PERFORMANCE, *words.split(), "--command-property", *properties)
+    return ended.output
+
+
+async def test_a_compressed_record_is_measured_by_its_size_when_decompressed(
+    own_kafka: LocalKafka, tmp_path: Path
+) -> None:
+    brokers = own_kafka.bootstrap_servers
+    before = await end_offsets(brokers, [catalogue.PAYMENTS_RAW])
+    produced = await produce_compressed(brokers, "gzip", b"r" * 3_000_000, tmp_path, count=1)
+    assert "RecordTooLargeException" in produced
+    assert await of_topic(brokers, catalogue.PAYMENTS_RAW, before) == []
+
+
+@pytest.mark.parametrize("codec", mostly_full(["gzip", "snappy", "lz4", "zstd"], {"lz4"}))
+async def test_each_record_of_a_producer_that_compresses_gets_an_outcome(
+    own_kafka: LocalKafka, tmp_path: Path, codec: str
+) -> None:
+    brokers = own_kafka.bootstrap_servers
+    outcomes = [catalogue.PAYMENTS_ACCEPTED, catalogue.PAYMENTS_DEDUPLICATED, catalogue.PAYMENTS_DEAD_LETTER]
+    before = await end_offsets(brokers, [catalogue.PAYMENTS_RAW, *outcomes])
+    produced = await produce_compressed(brokers, codec, b"\n".join(payments(codec, 20)), tmp_path, count=20)
+    assert "Exception" not in produced
+
+    sent = await of_topic(brokers, catalogue.PAYMENTS_RAW, before)
+    assert len(sent) == 20
+    with services(brokers, tmp_path, "ingest"):
+
+        async def decided() -> bool:
+            found = [record for topic in outcomes for record in await of_topic(brokers, topic, before)]
+            return {header(record.headers, ORIGIN) for record in found} == {
+                Coordinates(record.topic, record.partition, record.offset).encode() for record in sent
+            }
+
+        await eventually(decided, "an outcome of each record", 30)
 
 
 @full

@@ -21,6 +21,7 @@ from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_
 from shared.events.clients import BY_OPERATOR
 from shared.events.headers import ORIGIN, RESUBMISSION_OF, SUBMITTED_BY, Coordinates, Headers, header
 from shared.events.partitions import PARTITIONS_MAX
+from shared.events.payments import MAX_AMOUNT_MINOR
 from shared.events.postings import Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer
 from shared.events.validation import key_of
@@ -162,7 +163,9 @@ def test_account_events_go_to_the_accounts_partition(
         (accounts, ("open", "op-1", "--unlimited", "--overdraft-minor", "1")),
         (accounts, ("open", "op-1", "--overdraft-minor", "-1")),
         (accounts, ("open", "op-1", "--owner", "al:pha")),
+        (accounts, ("open", "op-1", "--overdraft-minor", str(MAX_AMOUNT_MINOR + 1))),
         (accounts, ("open", "op-1", "--expected-version", "-1")),
+        (accounts, ("open", "op-1", "--expected-version", str(MAX_AMOUNT_MINOR + 1))),
         (fees, ("set", "XXQ", "--fixed-minor", "1")),
         (fees, ("set", "ISK")),
         (fees, ("set", "ISK", "--max-minor", "10")),

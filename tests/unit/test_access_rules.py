@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from shared.events.catalogue import INSTALLATION, LEDGER_ACCOUNTS, LEDGER_POSTINGS, TOPICS
 from shared.kafka.admin.rules import (
     CLUSTER,
+    EVERY,
     MEMBERS,
     PRINCIPALS,
     PROCESSORS,
@@ -77,9 +78,13 @@ def test_the_view_reads_the_postings_alone_and_joins_its_group() -> None:
     }
 
 
-def test_only_transactional_ids_are_prefixed_and_no_rule_is_for_everything() -> None:
+def test_only_transactional_ids_are_prefixed_and_only_the_monitor_describes_all_of_them() -> None:
     assert {rule.kind for rule in ALL if rule.pattern is Pattern.PREFIXED} == {Kind.TRANSACTIONAL_ID}
-    assert not any(rule.name in {"", "*"} for rule in ALL)
+    assert not any(rule.name == "" for rule in ALL)
+    assert [rule for rule in ALL if rule.name == EVERY] == [
+        Rule("monitor", Kind.TRANSACTIONAL_ID, EVERY, Operation.DESCRIBE)
+    ]
+    assert holders(Kind.TRANSACTIONAL_ID, "another-0", Operation.DESCRIBE) == {"monitor"}
     assert {rule.principal for rule in ALL} == set(PRINCIPALS)
 
 
@@ -89,7 +94,7 @@ def test_no_rule_is_redundant() -> None:
 
 
 operations = st.sampled_from(Operation)
-names = st.sampled_from(["ledger", "ledger-", "ledger-1", "ledge", "", "other"])
+names = st.sampled_from(["ledger", "ledger-", "ledger-1", "ledge", "", "other", EVERY])
 some = st.builds(Rule, st.sampled_from(["a", "b"]), st.sampled_from(Kind), names, operations, st.sampled_from(Pattern))
 
 
@@ -102,5 +107,5 @@ def test_an_added_rule_revokes_nothing_and_grants_only_its_own_rights(
     assert after or not before
     if after and not before:
         assert (more.principal, more.kind) == (wanted.principal, wanted.kind)
-        assert wanted.name.startswith(more.name)
+        assert wanted.name.startswith(more.name) or (more.name, more.pattern) == (EVERY, Pattern.LITERAL)
         assert wanted.operation in {more.operation, Operation.DESCRIBE}

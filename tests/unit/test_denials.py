@@ -3,11 +3,13 @@
 import datetime as dt
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from deploy.security.certificates import Authority, open_authority
 from shared.eos.errors import AbortableError, FatalError, FencedError, UnknownOutcomeError, as_eos_error
+from shared.kafka.admin.transactions import error_of, look, producers_of
 from shared.kafka.client import plain_producer
 from shared.kafka.client.access import Access, Tls
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
@@ -23,9 +25,10 @@ from shared.kafka.client.errors import (
 )
 from shared.kafka.runtime.process import exit_code
 from shared.settings import MonitorSettings, SettingsError
-from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, broker_error
+from tests.broker_errors import NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC, broker_error
 
 BROKERS = "127.0.0.1:1"
+TOPIC_DENIED = "TopicAuthorizationFailedError"
 
 
 @pytest.fixture
@@ -110,6 +113,32 @@ async def test_a_topic_without_rights_is_denied_at_once() -> None:
     with pytest.raises(DeniedError, match=r"TopicAuthorizationFailedError .*payments.raw"):
         await cluster.partitions(["payments.raw"])
     assert cluster._client.asked == 1
+
+
+async def test_a_topic_without_rights_is_not_reported_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[object] = [(TOPIC_AUTHORIZATION_FAILED, "mine", False, []), (UNKNOWN_TOPIC, "gone", False, [])]
+
+    async def described(*_: object) -> object:
+        return SimpleNamespace(topics=rows, brokers=[(0, "127.0.0.1", 1)])
+
+    async def unanswered(*_: object) -> object:
+        raise BrokerSilentError(0, "asks nothing here")
+
+    monkeypatch.setattr(Brokers, "_ask", described)
+    monkeypatch.setattr(Brokers, "ask", unanswered)
+    async with Brokers(BROKERS) as brokers:
+        seen = await look(brokers, ["mine", "gone"])
+        assert set(seen.unanswered[1:]) == {
+            "topic mine is not described: " + TOPIC_DENIED,
+            "topic gone does not exist",
+        }
+        with pytest.raises(LookupError, match="topic mine is not described: TopicAuthorizationFailedError"):
+            await producers_of(brokers, ("mine", 0))
+
+
+@pytest.mark.parametrize(("code", "name"), [(0, "no error"), (75, "UnknownLeaderEpochError"), (29, TOPIC_DENIED)])
+def test_an_error_code_has_kafkas_name(code: int, name: str) -> None:
+    assert error_of(code) == name
 
 
 class Metadata:

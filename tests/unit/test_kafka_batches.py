@@ -1,9 +1,14 @@
 """Record batches as bytes: decoded headers, and which batches are committed."""
 
+import gzip
 import struct
+from collections.abc import Callable
+from contextlib import suppress
 
+import cramjam
 import pytest
 
+from deploy.drills.clients.record_batches import record_batch
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.clients import SubmittedBy
@@ -12,8 +17,10 @@ from shared.kafka.client.batches import Batch, CorruptBatchError, Marker, by_fat
 from shared.kafka.client.errors import RecordTooLargeError, classify, error_name, is_retriable
 from shared.kafka.client.plain_producer import refuse_oversize
 from shared.kafka.lineage.trace import _names, describe, submitted_by
+from tests.batches import with_checksum
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
+RECORDS_AT = 61
 
 
 def varint(value: int) -> bytes:
@@ -86,6 +93,58 @@ def test_a_control_batch_without_a_known_type_is_refused(attributes: int, key: b
 def test_a_wrong_checksum_is_refused() -> None:
     with pytest.raises(CorruptBatchError, match=r"t:3:40"):
         data(40).records(("t", 3))
+
+
+def packed(data: bytes, codec: int, compress: Callable[[bytes], bytes]) -> Batch:
+    """Compress a batch's records as a producer does."""
+    whole = bytearray(data[:RECORDS_AT] + compress(data[RECORDS_AT:]))
+    whole[8:12] = struct.pack(">i", len(whole) - 12)
+    whole[22] |= codec
+    return with_checksum(decode(bytes(whole))[0])
+
+
+CODECS = pytest.mark.parametrize(
+    ("codec", "compress"),
+    [
+        (1, gzip.compress),
+        (2, lambda data: bytes(cramjam.snappy.compress_raw(data))),
+        (3, lambda data: bytes(cramjam.lz4.compress(data))),
+        (4, lambda data: bytes(cramjam.zstd.compress(data))),
+    ],
+    ids=["gzip", "snappy", "lz4", "zstd"],
+)
+
+
+@CODECS
+def test_compressed_records_are_read(codec: int, compress: Callable[[bytes], bytes]) -> None:
+    records = packed(encode(40, count=3), codec, compress).records(("t", 3))
+    assert [(record.offset, record.value) for record in records] == [(40, b"v"), (41, b"v"), (42, b"v")]
+
+
+@CODECS
+def test_records_that_cannot_be_decompressed_are_refused(codec: int, compress: Callable[[bytes], bytes]) -> None:
+    for at in range(24):
+
+        def damaged(data: bytes, at: int = at) -> bytes:
+            sound = compress(data)
+            return sound[:at] + b"\xff" + sound[at + 1 :]
+
+        with suppress(CorruptBatchError):
+            packed(encode(40, count=3), codec, damaged).records(("t", 3))
+    with pytest.raises(CorruptBatchError, match=r"t:3:40 cannot be read"):
+        packed(encode(40), codec, lambda _: b"\xff" * 40).records(("t", 3))
+
+
+@pytest.mark.parametrize("attributes", [0, 1])
+def test_a_header_name_that_is_not_utf8_is_decoded_as_the_java_client_does(attributes: int) -> None:
+    plain = record_batch([(b"k", b"\xff"), (None, None)], headers=(("name", b"\xfe"), ("source", b"")))
+    data = plain.data.replace(b"name", b"n\xffme")
+    batch = packed(data, 1, gzip.compress) if attributes else with_checksum(decode(data)[0])
+    headers = (("n\ufffdme", b"\xfe"), ("source", b""))
+    assert batch.records(("t", 3)) == [
+        Record("t", 3, 0, 0, b"k", b"\xff", headers),
+        Record("t", 3, 1, 0, None, None, headers),
+    ]
 
 
 @pytest.mark.parametrize("kind", list(Marker))

@@ -4,9 +4,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deploy.cli.txn import abort
+from deploy.cli.txn import _show_hanging, abort
 from deploy.txn.listing import HANGING, Hold, instance_of, rows, targets_text
-from shared.eos.open_transactions import Look, Offsets, Open, Producer, Suspicion, Target, Transaction
+from shared.eos.open_transactions import ENDING_STATES, Look, Offsets, Open, Producer, Suspicion, Target, Transaction
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_TRANSFERS, PAYMENTS_RAW
 
 NOW_MS = 1_700_000_100_000
@@ -87,6 +87,17 @@ def test_an_id_names_an_instance_with_its_partitions_or_a_partition_with_its_ins
     transactional_id: str, found: object
 ) -> None:
     assert instance_of(transactional_id, OWNERS) == found
+
+
+@pytest.mark.parametrize("state", ["Ongoing", *sorted(ENDING_STATES)])
+def test_a_late_transaction_is_aborted_unless_its_outcome_is_decided(
+    capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    known = transaction("ingest-blue", 7, state, 1000.0)
+    _show_hanging(LOOK, [], [known])
+    shown = capsys.readouterr().out
+    assert ("once txn abort ingest-blue" in shown) == (state == "Ongoing")
+    assert ("restart the coordinator cleanly" in shown) == (state != "Ongoing")
 
 
 def test_partitions_are_named_by_topic_once() -> None:

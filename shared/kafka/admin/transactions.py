@@ -14,13 +14,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-from aiokafka.errors import NoError, for_code
+from aiokafka.errors import NoError
 from aiokafka.protocol.offset import OffsetRequest
 
 from shared.eos.open_transactions import OPEN_STATES, Look, Offsets, Producer, Suspicion, Target, Transaction
 from shared.kafka.client.brokers import Brokers, BrokerSilentError, View
 from shared.kafka.client.cluster import LATEST
-from shared.kafka.client.errors import error_name
+from shared.kafka.client.errors import error_for, error_name
 from shared.kafka.client.requests import Request
 from shared.kafka.protocol.codec import Values
 
@@ -30,6 +30,7 @@ LOOK_AGAIN_S = 0.5  # a coordinator that moves may be unassigned for a moment
 NAMED_MAX = 3  # partitions named for each reason
 _UNSET = -1
 _TRANSACTIONAL_ID_NOT_FOUND = 105  # the client library knows no errors this new
+_UNKNOWN_TOPIC = "UnknownTopicOrPartitionError"
 
 T = TypeVar("T")
 
@@ -93,9 +94,9 @@ async def look(
     wanted = {*topics, *INTERNAL_TOPICS}
     view = await brokers.view(wanted)
     gaps = Gaps()
-    for topic in view.missing:
-        if topic not in INTERNAL_TOPICS:
-            gaps.other(f"topic {topic} does not exist")
+    for topic, error in view.missing.items():
+        if error != _UNKNOWN_TOPIC or topic not in INTERNAL_TOPICS:
+            gaps.other(_missing_text(topic, error))
     for target in view.leaderless:
         gaps.partition(target, "no leader")
     # The coordinators' own log has no transactions; all that matters is whether each partition has a leader
@@ -146,6 +147,9 @@ async def producers_of(brokers: Brokers, target: Target) -> tuple[Producer, ...]
     """
     view, gaps = await brokers.view([target[0]]), Gaps()
     topic, partition = target
+    error = view.missing.get(topic, _UNKNOWN_TOPIC)
+    if error != _UNKNOWN_TOPIC:
+        raise LookupError(_missing_text(topic, error))
     if target not in view.leaders:
         raise LookupError(f"there is no partition {topic}:{partition}")
     if target in view.leaderless:
@@ -264,7 +268,12 @@ def _answered(gaps: Gaps, target: Target, error_code: int) -> bool:
     return not error_code
 
 
+def _missing_text(topic: str, error: str) -> str:
+    """Say why a topic has no metadata."""
+    return f"topic {topic} does not exist" if error == _UNKNOWN_TOPIC else f"topic {topic} is not described: {error}"
+
+
 def error_of(error_code: int) -> str:
-    """Return Kafka's name of an error code, as far as the client library knows it."""
-    error = for_code(error_code)
+    """Return Kafka's name of an error code, as far as it is known here."""
+    error = error_for(error_code)
     return error_name(error()) if error is not NoError else "no error"

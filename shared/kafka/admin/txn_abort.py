@@ -13,14 +13,14 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from aiokafka.client import CoordinationType
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from shared.eos.open_transactions import Offsets, Open, Producer, Target
 from shared.kafka.admin.transactions import error_of, offsets_of, producers_of
 from shared.kafka.client.brokers import Brokers, BrokerSilentError
-from shared.kafka.client.errors import is_retriable
+from shared.kafka.client.errors import error_for, is_retriable
 from shared.kafka.client.requests import Request
 
 POLL_S = 0.1
@@ -143,7 +143,7 @@ async def _init_producer_id(brokers: Brokers, transactional_id: str, timeout_ms:
 
 def _check(error_code: int) -> None:
     if error_code:
-        raise for_code(error_code)(error_of(error_code))
+        raise error_for(error_code)(error_of(error_code))
 
 
 async def wait_ended(brokers: Brokers, opened: Collection[Open], *, deadline_s: float) -> list[Ended]:

@@ -14,10 +14,11 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import cramjam
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
-from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy
 
 from shared.eos.records import Record
 from shared.kafka.client.cluster import PARTITION_BYTES, Cluster, Target
@@ -48,6 +49,8 @@ _UNREADABLE = (
     gzip.BadGzipFile,
     zlib.error,
     EOFError,
+    cramjam.DecompressionError,
+    struct.error,
 )
 """Errors that the client's decoder and decompression raise for bytes that are not records."""
 
@@ -116,10 +119,17 @@ class Batch:
         batch = self._checked(target)
         # Record's own constructor would take half of the time
         new = tuple.__new__
-        with _readable(f"{topic}:{partition}:{self.base_offset}"):
+
+        def made(found: Iterable[Any]) -> list[Record]:
             return [
-                new(Record, (topic, partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers))) for r in batch
+                new(Record, (topic, partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers))) for r in found
             ]
+
+        with _readable(f"{topic}:{partition}:{self.base_offset}"):
+            try:
+                return made(batch)
+            except UnicodeDecodeError:
+                return made(_replacing(self.data))
 
     def raise_if_corrupt(self, target: Target) -> None:
         """Raise CorruptBatchError if its checksum is wrong; `target` is the partition it was read from."""
@@ -130,6 +140,25 @@ class Batch:
         if not batch.validate_crc():
             raise CorruptBatchError(f"{target[0]}:{target[1]}:{self.base_offset} has a wrong checksum")
         return batch
+
+
+class _Replacing(bytearray):
+    """Bytes that decode as the Java client decodes them: what is not UTF-8 becomes U+FFFD."""
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        return _Replacing(found) if isinstance(at, slice) else found
+
+    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+        return super().decode(encoding, errors)
+
+
+def _replacing(data: bytes) -> Iterable[Any]:
+    """Decode a batch with a header name that is not UTF-8, which the client library's own decoder refuses."""
+    batch = _DefaultRecordBatchPy(data)
+    batch._maybe_uncompress()  # noqa: SLF001 # the library is pinned exactly
+    batch._buffer = _Replacing(batch._buffer)  # noqa: SLF001
+    return batch  # type: ignore[no-any-return]
 
 
 class Page(NamedTuple):

@@ -14,12 +14,19 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from aiokafka.conn import collect_hosts, create_conn
-from aiokafka.errors import KafkaError, NoError, for_code
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from shared.kafka.client.access import Bootstrap, connection_options
 from shared.kafka.client.cluster import Target
-from shared.kafka.client.errors import DeniedError, denying_unusable, error_name, refuse_handshake, unavailable
+from shared.kafka.client.errors import (
+    DeniedError,
+    denying_unusable,
+    error_for,
+    error_name,
+    refuse_handshake,
+    unavailable,
+)
 
 ANSWER_S = 5.0
 CLOSE_S = 1.0
@@ -42,12 +49,12 @@ class View(NamedTuple):
     Attributes:
         brokers: addresses by id, of the brokers that the cluster counts as alive.
         leaders: the leader of each partition of the topics asked for; -1 without one.
-        missing: topics that do not exist, or whose metadata is unavailable now.
+        missing: topics without metadata, each with Kafka's name of the error: unknown, denied, or unavailable now.
     """
 
     brokers: dict[int, Address]
     leaders: dict[Target, int]
-    missing: tuple[str, ...]
+    missing: dict[str, str]
 
     def led_by(self, targets: Iterable[Target]) -> dict[int, list[Target]]:
         """Return these partitions by their leader; those without one are left out."""
@@ -179,14 +186,14 @@ class Brokers:
 
 def _view(response: Any) -> View:
     leaders: dict[Target, int] = {}
-    missing: list[str] = []
+    missing: dict[str, str] = {}
     for error_code, topic, _, partitions in response.topics:
-        if for_code(error_code) is not NoError:
-            missing.append(topic)
+        if error_code:
+            missing[topic] = error_name(error_for(error_code)())
         for partition in partitions:
             leaders[topic, partition[1]] = partition[2]
     brokers = {node_id: (host, port) for node_id, host, port, *_ in response.brokers}
-    return View(brokers, leaders, tuple(missing))
+    return View(brokers, leaders, missing)
 
 
 def _reason(error: Exception, answer_s: float) -> str:

@@ -7,6 +7,7 @@ Invariant: only committed records count.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from enum import StrEnum
@@ -32,7 +33,8 @@ from shared.kafka.client.cluster import LATEST, Cluster, Target
 from shared.kafka.client.errors import unavailable
 from shared.kafka.client.reader import record_at
 
-CLOCK_SKEW_MS = 5_000  # an output's timestamp comes from another machine's clock than its origin's
+CLOCK_SKEW_MS = 60_000
+"""How far a record's timestamp may be behind its origin's, at least: they come from two machines' clocks."""
 _decode_repeat = decoder(Repeat)
 _TOPICS = (PAYMENTS_RAW, PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER, LEDGER_POSTINGS)
 
@@ -73,11 +75,12 @@ async def outcome(
     offset: int,
     *,
     deadline_s: float,
+    clock_skew_s_max: float = 0.0,
     is_meant: Callable[[Record], bool] = lambda _: True,
 ) -> Outcome:
     """Find the outcome of the record at these coordinates of payments.raw.
 
-    `is_meant` says whether the raw record is the one that the caller means.
+    `is_meant` says whether the raw record is the one that the caller means. `clock_skew_s_max` is as in `earliest_ms`.
 
     Raises:
         RecordNotFoundError: there is no record, or `is_meant` rejects it.
@@ -93,19 +96,32 @@ async def outcome(
             if not is_meant(record):
                 raise RecordNotFoundError(f"another record at {raw}")
             by = decode_submitted_by(header(record.headers, SUBMITTED_BY))
-            return (await _follow(cluster, raw, record.timestamp_ms, partitions))._replace(submitted_by=by)
+            since_ms = earliest_ms(record.timestamp_ms, clock_skew_s_max)
+            return (await _follow(cluster, raw, since_ms, partitions))._replace(submitted_by=by)
     except TimeoutError as error:
         raise unavailable(bootstrap_servers, f"the state was not found out within {deadline_s} s") from error
 
 
-async def _follow(cluster: Cluster, raw: Coordinates, raw_ms: int, partitions: int) -> Outcome:
+def earliest_ms(raw_ms: int, clock_skew_s_max: float = 0.0) -> int:
+    """Return the time from which on the records made from a raw record are searched, in milliseconds since 1970 UTC.
+
+    Args:
+        raw_ms: of the raw record, by its producer's clock. If that was ahead by more than the skew, the records made
+            from it are found only until that time.
+        clock_skew_s_max: seconds that each machine's clock may differ from the brokers'.
+    """
+    skew_ms = max(CLOCK_SKEW_MS, int(2000 * clock_skew_s_max))
+    return max(min(raw_ms, time.time_ns() // 1_000_000) - skew_ms, 0)
+
+
+async def _follow(cluster: Cluster, raw: Coordinates, since_ms: int, partitions: int) -> Outcome:
     intake = [(topic, raw.partition) for topic in (PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER)]
-    found = await _find(cluster, intake, raw, raw_ms)
+    found = await _find(cluster, intake, raw, since_ms)
     if found is None:
         return Outcome(State.RECEIVED, raw)
     if found.topic != PAYMENTS_ACCEPTED:
         return _refused(found)
-    decided = await _find(cluster, [(LEDGER_POSTINGS, raw.partition)], raw, raw_ms, _is_decision)
+    decided = await _find(cluster, [(LEDGER_POSTINGS, raw.partition)], raw, since_ms, _is_decision)
     if decided is None:
         return Outcome(State.ACCEPTED, _at(found))
     event = decode_ledger_event(decided.value or b"")
@@ -114,7 +130,7 @@ async def _follow(cluster: Cluster, raw: Coordinates, raw_ms: int, partitions: i
     if not isinstance(event, Posting):
         return Outcome(State.COMPLETED, _at(decided))
     creditor = LEDGER_POSTINGS, partition_for(event.creditor, partitions)
-    credit = await _find(cluster, [creditor], raw, raw_ms, _is_credit)
+    credit = await _find(cluster, [creditor], raw, since_ms, _is_credit)
     return Outcome(State.POSTED, _at(decided)) if credit is None else Outcome(State.COMPLETED, _at(credit))
 
 
@@ -129,11 +145,11 @@ async def _find(
     cluster: Cluster,
     targets: list[Target],
     raw: Coordinates,
-    raw_ms: int,
+    since_ms: int,
     accept: Callable[[Record], bool] = lambda _: True,
 ) -> Record | None:
-    """Return the first committed record of that origin, searched from the raw record's time on."""
-    starts = await cluster.offsets(targets, max(raw_ms - CLOCK_SKEW_MS, 0))
+    """Return the first committed record of that origin, stamped `since_ms` or later."""
+    starts = await cluster.offsets(targets, since_ms)
     ends = await cluster.offsets(targets, LATEST, committed=True)
     positions = {target: start for target, start in starts.items() if start >= 0}
     origin = raw.encode()

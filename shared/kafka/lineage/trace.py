@@ -32,7 +32,7 @@ from shared.events.partitions import partition_for
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import Batch, Marker, Page, pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
-from shared.kafka.lineage.outcome import CLOCK_SKEW_MS
+from shared.kafka.lineage.outcome import earliest_ms
 
 FOLLOWED = (
     PAYMENTS_ACCEPTED,
@@ -114,8 +114,8 @@ async def trace(bootstrap_servers: Bootstrap, *, payment_id: str, debtor: str | 
         if not found.hops:
             return ()
         raw_hops = {str(Coordinates(hop.topic, hop.partition, hop.offset)): hop for hop in found.hops["raw"]}
-        earliest_ms = min(hop.timestamp_ms for hop in found.hops["raw"])
-        by_origin = (await _follow(cluster, set(raw_hops), earliest_ms)).marked()
+        since_ms = earliest_ms(min(hop.timestamp_ms for hop in found.hops["raw"]))
+        by_origin = (await _follow(cluster, set(raw_hops), since_ms)).marked()
         for origin, hop in raw_hops.items():
             by_origin[origin].append(hop)
         return tuple(Way(origin, tuple(sorted(hops, key=_place))) for origin, hops in sorted(by_origin.items()))
@@ -196,9 +196,9 @@ async def _scan_raw(
                         found.add("raw", batch, record)
 
 
-async def _follow(cluster: Cluster, origins: set[str], earliest_ms: int) -> _Found:
+async def _follow(cluster: Cluster, origins: set[str], since_ms: int) -> _Found:
     targets = await cluster.partitions(FOLLOWED)
-    starts = await cluster.offsets(targets, max(earliest_ms - CLOCK_SKEW_MS, 0))
+    starts = await cluster.offsets(targets, since_ms)
     positions = {target: start for target, start in starts.items() if start >= 0}
     ends = await cluster.offsets(targets, LATEST)
     found = _Found()
@@ -301,7 +301,9 @@ def submitted_by(record: Record) -> SubmittedBy | None:
 
 
 def _hop(batch: Batch, record: Record) -> Hop:
-    source, by = header(record.headers, SOURCE), submitted_by(record)
+    # A raw record's headers are its producer's: it was made from no record
+    source = None if record.topic == PAYMENTS_RAW else header(record.headers, SOURCE)
+    by = submitted_by(record)
     return Hop(
         describe(record),
         record.topic,

@@ -169,6 +169,12 @@ def test_a_thief_can_neither_fence_the_ledger_nor_write_for_it(stack: Stack, aut
     assert asyncio.run(transaction_of(stack.access, other)).producer_id >= 0
 
 
+def test_the_monitor_lists_the_transactions_of_every_producer(stack: Stack, authority: Authority) -> None:
+    """The brokers list what the principal may describe; a transaction that is not listed would seem to hang."""
+    asyncio.run(fence_as_owner(stack.access, "bank-0"))
+    assert asyncio.run(transaction_of(as_(stack, authority, "monitor"), "bank-0")).producer_id >= 0
+
+
 async def fence_as_owner(ledger: Access, transactional_id: str) -> None:
     producer = TransactionalProducer(ledger, transactional_id, 10_000, CrashPoints("", lambda _: None))
     await producer.init(20)
