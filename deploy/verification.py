@@ -73,11 +73,9 @@ async def verify_cluster(
     for attempt in count(1):
         drained = not wait or await _drained(bootstrap_servers, deadline_s, note)
         before = await stable_offsets(bootstrap_servers, TOPICS)
-        beginnings = await beginning_offsets(bootstrap_servers, [EFFECTS_REQUESTS])
         audit = Audit(
             before,
             partitions=common_count(before),
-            beginnings=beginnings,
             identity_window=identity_window,
             reversal_window=reversal_window,
             compacted_before_ms=await _compacted_before_ms(bootstrap_servers),
@@ -85,6 +83,7 @@ async def verify_cluster(
             violations_kept=violations_kept,
         )
         await _read(bootstrap_servers, audit, sum(before.values()), on_progress)
+        beginnings = await beginning_offsets(bootstrap_servers, [EFFECTS_REQUESTS])  # what ended before must show
         await _account_for_gaps(bootstrap_servers, audit)
         if file_sinks is not None:
             for destination, path in sink_logs(file_sinks):
@@ -95,7 +94,7 @@ async def verify_cluster(
         if still or late or not wait or not drained:
             break
         note(f"records arrived while the topics were read (attempt {attempt}); reading them again")
-    verdict = audit.finish(committed)
+    verdict = audit.finish(committed, beginnings)
     if drained and still:
         return verdict
     return msgspec.structs.replace(verdict, at_rest=False, verdict=FAIL if verdict.verdict == PASS else verdict.verdict)

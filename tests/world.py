@@ -510,7 +510,6 @@ class World:
         given = self.sinks is not None
         audit = Audit(
             self._next,
-            beginnings=self.beginnings,
             identity_window=identity_window,
             reversal_window=reversal_window,
             compacted_before_ms=compacted_before_ms,
@@ -530,7 +529,7 @@ class World:
             if topic == catalogue.PAYMENTS_RAW:
                 for record in records:
                     audit.account_for(partition, range(record.offset + 1, record.offset + 2))
-        return audit.finish(self.committed)
+        return audit.finish(self.committed, self.beginnings)
 
 
 def found(verdict: Verdict) -> set[tuple[str, str]]:

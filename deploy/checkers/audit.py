@@ -83,8 +83,6 @@ class Audit:
     Args:
         end_offsets: how far each topic is read, by topic and partition.
         partitions: of each topic.
-        beginnings: the first offset that is still there, by topic and partition; 0 where none is given. Only
-            effects.requests may begin later.
         identity_window: accepted identities that ingest remembers for each partition.
         reversal_window: booked payments that the ledger remembers for each partition.
         compacted_before_ms: fees, rates and subscriptions that were superseded before may no longer be in the log.
@@ -97,7 +95,6 @@ class Audit:
         end_offsets: Mapping[tuple[str, int], int],
         *,
         partitions: int,
-        beginnings: Mapping[tuple[str, int], int] | None = None,
         identity_window: int = IDENTITY_WINDOW,
         reversal_window: int = REVERSAL_WINDOW,
         compacted_before_ms: int = 0,
@@ -114,14 +111,13 @@ class Audit:
         fees = Versions(self._findings, REFERENCE_FEES, decode_fee, compacted_before_ms)
         rates = Versions(self._findings, REFERENCE_RATES, decode_rate, compacted_before_ms)
         subscriptions = Versions(self._findings, REFERENCE_SUBSCRIPTIONS, decode_subscriptions, compacted_before_ms)
-        first = {partition: (beginnings or {}).get((EFFECTS_REQUESTS, partition), 0) for partition in range(partitions)}
         self._pricing = Pricing(self._findings, fees, rates)
         self._transfers = Transfers(
             self._findings, self._intake, submitters, self._pricing, self._end_offsets[LEDGER_TRANSFERS]
         )
         self._books = Books(self._findings, partitions)
         self._cover = Cover(self._findings, self._transfers, self._books, reversal_window)
-        self._subscribed = Subscribed(self._findings, subscriptions, first)
+        self._subscribed = Subscribed(self._findings, subscriptions)
         self._postings = Postings(
             self._findings, self._intake, self._transfers, self._books, self._cover, self._subscribed
         )
@@ -131,7 +127,6 @@ class Audit:
             self._postings,
             self._subscribed,
             submitters,
-            first,
             file_sinks=file_sinks,
         )
         self._feeds = dict(
@@ -187,19 +182,27 @@ class Audit:
         """Take offsets in `raw_gaps` that a marker or an aborted record takes: nothing is missing there."""
         self._intake.gaps.account_for(partition, taken)
 
-    def finish(self, committed: Mapping[str, Mapping[int, int]]) -> Verdict:
+    def finish(
+        self,
+        committed: Mapping[str, Mapping[int, int]],
+        beginnings: Mapping[tuple[str, int], int] | None = None,
+    ) -> Verdict:
         """Run the final checks and return the verdict. Call it once.
 
-        `committed` has the committed offsets on each group's topic in INPUTS, by group and partition.
+        Args:
+            committed: offsets on each group's topic in INPUTS, by group and partition.
+            beginnings: the first offset that is still there, by topic and partition; 0 where none is given. Only
+                effects.requests may begin later. Read them after the topics: what ended before must show.
         """
+        first = {of: offset for (topic, of), offset in (beginnings or {}).items() if topic == EFFECTS_REQUESTS}
         self.raw_gaps()
         self._intake.finish(committed.get("ingest", {}), committed.get("transform", {}))
         self._postings.finish(committed.get("ledger", {}))
         self._transfers.finish()
         self._books.finish()
         self._cover.finish()
-        self._subscribed.finish()
-        self._effects.finish(committed.get("outbox", {}))
+        self._subscribed.finish(first)
+        self._effects.finish(committed.get("outbox", {}), first)
         return self._verdict()
 
     def _verdict(self) -> Verdict:

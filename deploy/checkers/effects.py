@@ -63,8 +63,6 @@ class Effects:
     """The records of the four effects topics, and the logs of the sinks.
 
     Args:
-        beginnings: the first offset of each partition of effects.requests that is still there. Requests end after
-            some days, results do not: where it is above 0, what has no request cannot be judged.
         file_sinks: whether the logs of all `file:` destinations are given. One without any log delivered nothing.
     """
 
@@ -75,7 +73,6 @@ class Effects:
         postings: Postings,
         subscribed: Subscribed,
         submitters: Submitters,
-        beginnings: Mapping[int, int],
         *,
         file_sinks: bool,
     ) -> None:
@@ -84,7 +81,6 @@ class Effects:
         self._postings = postings
         self._subscribed = subscribed
         self._submitters = submitters
-        self._beginnings = beginnings
         self._file_sinks = file_sinks
         self._rows = EffectRows()
         self._waiting: dict[bytes, int] = {}
@@ -216,7 +212,13 @@ class Effects:
             else:
                 self._rows.deliveries.add(key, sink, number)
 
-    def finish(self, committed_outbox: Mapping[int, int]) -> None:
-        """Join everything and run the final checks, given the outbox's committed offsets by partition."""
-        outcomes = Outcomes(self._findings, self._sinks, self._waiting, self._beginnings, committed_outbox)
+    def finish(self, committed_outbox: Mapping[int, int], beginnings: Mapping[int, int]) -> None:
+        """Join everything and run the final checks.
+
+        Args:
+            committed_outbox: the outbox's offsets, by partition.
+            beginnings: the first offset of each partition of effects.requests that is still there. Requests end after
+                some days, results do not: where it is above 0, what has no request cannot be judged.
+        """
+        outcomes = Outcomes(self._findings, self._sinks, self._waiting, beginnings, committed_outbox)
         self.counts = outcomes.judge(self._rows)

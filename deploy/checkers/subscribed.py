@@ -27,19 +27,13 @@ _KINDS: Final[Mapping[str, frozenset[str]]] = {
 class Subscribed:
     """What was asked for and not requested, by the place of the source in ledger.transfers.
 
-    Args:
-        beginnings: the first offset of each partition of effects.requests that is still there.
-
     Attributes:
         open: events that could not be judged: subscriptions that decided them may have been compacted away.
     """
 
-    def __init__(
-        self, findings: Findings, subscriptions: Versions[Subscriptions], beginnings: Mapping[int, int]
-    ) -> None:
+    def __init__(self, findings: Findings, subscriptions: Versions[Subscriptions]) -> None:
         self._findings = findings
         self._subscriptions = subscriptions
-        self._beginnings = beginnings
         self._left = Cells("Q")
         self._others: dict[int, frozenset[int]] = {}  # what may be left where several versions may have been in force
         self._unjudged: set[int] = set()
@@ -100,17 +94,18 @@ class Subscribed:
         if not repaired:
             self._first_sources.setdefault(partition_of(source), offset_of(source))
 
-    def finish(self) -> None:
+    def finish(self, beginnings: Mapping[int, int]) -> None:
+        """Run the final checks, given the first offset of each partition of effects.requests that is still there."""
         for at, left in self._left.filled():
-            if left in self._others.get(at, ()) or at in self._unjudged or self._expired(at):
+            if left in self._others.get(at, ()) or at in self._unjudged or self._expired(at, beginnings):
                 continue
             detail = "its requests are not those that the subscriptions in force ask for"
             self._findings.add(Kind.EFFECT_NOT_AS_SUBSCRIBED, named(LEDGER_TRANSFERS, at), detail)
 
-    def _expired(self, at: int) -> bool:
+    def _expired(self, at: int, beginnings: Mapping[int, int]) -> bool:
         """Whether requests of this source may have ended. They are written in the order of their sources."""
         partition = partition_of(at)
-        if not self._beginnings.get(partition, 0):
+        if not beginnings.get(partition, 0):
             return False
         return offset_of(at) <= self._first_sources.get(partition, offset_of(at))
 

@@ -90,9 +90,15 @@ class Containers:
                 time.sleep(_POLL_S)
 
     def heal(self) -> None:
-        """Bring back every container that was taken away. Raises EngineError."""
+        """Bring back every container that was taken away. Raises the first EngineError, after all were tried."""
+        errors = []
         for service in sorted(self.taken):
-            self.bring_back(service)
+            try:
+                self.bring_back(service)
+            except EngineError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def restarts(self, service: str) -> int:
         """Return how often the engine has restarted a container. Raises EngineError."""

@@ -7,10 +7,10 @@ check is off: the batch's partition was never added, as with a delayed batch of 
 import struct
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
-from deploy.drills.clients.tools import admin_tool
+from deploy.drills.clients.tools import ToolFailedError, admin_tool
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.waiting import eventually, settled_at
 from deploy.local.kafka.cluster import LocalKafka
@@ -37,12 +37,13 @@ async def unverified(kafka: LocalKafka) -> AsyncIterator[None]:
     async def reads(value: str) -> bool:
         return await broker_config(kafka.bootstrap_servers, VERIFICATION) == value
 
-    await admin_tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--add-config", f"{VERIFICATION}=false")
     try:
+        await admin_tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--add-config", f"{VERIFICATION}=false")
         await eventually(lambda: reads("false"), "verification off")
         yield
     finally:
-        await admin_tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--delete-config", VERIFICATION)
+        with suppress(ToolFailedError):  # it was not set, which shows next
+            await admin_tool(kafka, "kafka.admin.ConfigCommand", *brokers, "--delete-config", VERIFICATION)
         await eventually(lambda: reads("true"), "verification on")
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from deploy.drills.admin import create_topic
 from deploy.drills.drill import Anomaly, Evidence, Found, Journal, Moment, Observation
-from deploy.drills.faults.fault import Fault
+from deploy.drills.faults.fault import Fault, NoEvidenceError
 from deploy.drills.observe import observing
 from deploy.drills.proxy.proxy import Proxy
 from deploy.drills.target import Target, node_id
@@ -115,18 +115,22 @@ class Stage:
         """Make a fault, and heal it when the context is left, however that happens.
 
         Raises:
-            NoEvidenceError: nothing shows that it took effect.
+            NoEvidenceError: nothing shows that it took effect, neither when it is made nor before it is healed.
         """
+        first, faults = len(self.journal.faults), self.journal.faults
         try:
             what = await fault.inject(self.target)
-            self.step(f"fault: {fault.name} ({what})")
-            self.evidence(fault.name, what)
-            place = len(self.journal.faults) - 1
+            self.step(f"fault: {fault.name}{f' ({what})' if what else ''}")
+            if what:
+                self.evidence(fault.name, what)
             yield fault
         finally:
             await fault.heal(self.target)
-        healed = msgspec.structs.replace(self.journal.faults[place], healed_s=self.now_s)
-        self.journal.faults[place] = healed
+        own = [place for place in range(first, len(faults)) if faults[place].fault == fault.name]
+        if not own:
+            raise NoEvidenceError(f"nothing shows that this fault took effect: {fault.name}")
+        for place in own:
+            faults[place] = msgspec.structs.replace(faults[place], healed_s=self.now_s)
         self.step(f"healed: {fault.name}")
 
     async def proxy(self) -> Proxy:

@@ -17,7 +17,7 @@ from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.kafka.probe import BrokerNotAnsweringError, ClusterView
 from deploy.local.process import state_of
 from deploy.local.supervisor.component import Component
-from deploy.local.supervisor.stack import Stack
+from deploy.local.supervisor.stack import Stack, StackNotReadyError
 from shared.kafka.admin.quorum import describe_quorum
 from shared.kafka.client.access import Access
 from shared.kafka.client.cluster import Cluster
@@ -134,10 +134,17 @@ class Target(ABC):
         """Bring back everything that was taken away, and wait until the target is as it was started.
 
         Raises:
-            StackNotReadyError, KafkaNotReadyError: not so within `healthy_s` seconds.
+            StackNotReadyError, KafkaNotReadyError: not so within `healthy_s` seconds, or the first component that
+                cannot be brought back. The others are brought back all the same.
         """
+        errors = []
         for name in sorted(self.taken):
-            await asyncio.to_thread(self.bring_back, name)
+            try:
+                await asyncio.to_thread(self.bring_back, name)
+            except (StackNotReadyError, KafkaNotReadyError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         await self.settle()
         await self._elect_preferred_leaders()
 

@@ -19,12 +19,19 @@ from deploy.drills.stage import Stage
 from deploy.drills.waiting import until
 from shared.events.catalogue import PAYMENTS_RAW, REFERENCE_SUBSCRIPTIONS
 from shared.events.clients import BY_OPERATOR
-from shared.events.effects import EVERY_ACCOUNT, EffectKind, Subscription, Subscriptions, encode_subscriptions
+from shared.events.effects import (
+    EVERY_ACCOUNT,
+    EffectKind,
+    Subscription,
+    Subscriptions,
+    decode_subscriptions,
+    encode_subscriptions,
+)
 from shared.events.payments import SCHEMA_VERSION, Payment, encode_instruction
 from shared.events.validation import key_of
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import partition_count
+from shared.kafka.client.reader import partition_count, read_table
 
 SAMPLE: Final = PROJECT_ROOT / "deploy" / "sample" / "trans_1993.csv.gz"
 ACCOUNTS: Final = 200
@@ -196,13 +203,15 @@ def subscribe_to_receipts(brokers: Bootstrap) -> None:
 async def subscribed(stage: Stage) -> AsyncIterator[None]:
     """Subscribe every account to receipts and notices in a file while the context is entered.
 
-    The ledger is started again on entering, so that it knows the subscription.
+    The ledger is started again on entering, so that it knows the subscription. On leaving, what was subscribed before
+    is in force again.
     """
+    before = await read_table(stage.access, REFERENCE_SUBSCRIPTIONS, decode_subscriptions)
     async with IdempotentWriter(stage.access) as writer:
-        await subscribe(writer, RECEIPTS)
         try:
+            await subscribe(writer, RECEIPTS)
             stage.target.kill("ledger")
             await stage.target.ready("ledger")
             yield
         finally:
-            await subscribe(writer, None)
+            await subscribe(writer, before.get(EVERY_ACCOUNT))

@@ -34,7 +34,7 @@ from shared.events.partitions import partition_for
 from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.cluster import Cluster
-from shared.kafka.client.errors import DrainTimeoutError
+from shared.kafka.client.errors import DrainTimeoutError, KafkaUnavailableError
 from shared.kafka.client.reader import record_at
 from shared.kafka.runtime.recovery import Restored, restore
 from shared.settings import IngestSettings, LedgerSettings, RuntimeSettings, load_for
@@ -169,7 +169,7 @@ class Repair:
                 try:
                     evidence.raise_if_unreadable(gap.partition)
                     await (self._preview if self._dry_run else self._repair)(gap, reference, evidence)
-                except (EosError, InternalInputError) as error:
+                except (EosError, InternalInputError, KafkaUnavailableError) as error:
                     self._failed.append(f"{gap}: {error}")
 
     def _mender(self, gap: Gap, reference: Reference, evidence: Evidence) -> Mender:

@@ -1,7 +1,7 @@
 """Rebuild the ledger's missing records of a torn transaction. Pure.
 
 Invariant: the postings that exist are the truth. The state is set to their fold before a missing record is decided. An
-existing posting, decline or credit leg is a decision that is kept.
+existing posting, decline, credit leg or effect request shows a decision, which is kept.
 """
 
 from collections.abc import Collection, Mapping
@@ -81,6 +81,7 @@ class PostedBooks:
             return
         if event.reverses is None and (event.debtor, event.payment_id) in self.wanted:
             self.originals[event.debtor, event.payment_id] = event
+            self.reversed.discard((event.debtor, event.payment_id))  # that was of an older payment
         elif event.reverses is not None and (event.debtor, event.reverses) in self.wanted:
             self.reversed.add((event.debtor, event.reverses))
 
@@ -169,20 +170,37 @@ class LedgerRepair(LedgerHandler):
         headers = lineage(record.headers, source.encode())
         if isinstance(event, AccountOpened | AccountClosed):
             return self._mend_account(event, posted, record, headers or _own_origin(source))
-        if not isinstance(event, Transfer | TransferReversal):
-            return [] if posted is not None else self.process(record)
         if headers is None:
             raise InternalInputError(f"{source} has no origin")
         self._effect_ids = _form_of(requested, headers[0][1])
+        if isinstance(event, CreditLeg):
+            if isinstance(posted, Posting | Decline):
+                return self._outputs(event.creditor, posted, headers)
+            return self.process(record)
         if isinstance(posted, Decline):
             return self._outputs(event.debtor, posted, headers)
         if isinstance(posted, Posting):
             return self._posted(event, Booking(posted, self._books.credit_leg(posted)), headers)
-        if leg is None:
+        return self._unposted(event, record, headers, leg, next(iter(requested), None))
+
+    def _unposted(
+        self,
+        event: Transfer | TransferReversal,
+        record: Record,
+        headers: Headers,
+        leg: CreditLeg | None,
+        request: EffectRequest | None,
+    ) -> list[Output]:
+        """Return the outputs of an event whose posting or decline is missing, as its leg or a request shows it."""
+        if leg is None and request is None:
             return self._decided(event, record)
-        booking = self._forced(self._counted(event, headers))
-        if booking is None or booking.credit_leg != leg:
-            raise InternalInputError(f"the credit leg that exists does not follow from {source}")
+        event = self._counted(event, headers)
+        if leg is None and request is not None and request.event == domain.DECLINE:
+            return self._outputs(event.debtor, self._declined(event, request), headers)
+        booking = self._forced(event)
+        if booking is None or leg not in {None, booking.credit_leg}:
+            at = Coordinates(LEDGER_TRANSFERS, record.partition, record.offset)
+            raise InternalInputError(f"the credit leg or effect request that exists does not follow from {at}")
         self._apply(booking.posting)
         return self._posted(event, booking, headers)
 
@@ -274,6 +292,18 @@ class LedgerRepair(LedgerHandler):
             debtor = msgspec.structs.replace(self.accounts.get(event.debtor) or Account(), owner=owner)
             decided = domain.decide_reversal(self._house, debtor, event, original, notified_by)
         return None if isinstance(decided, Decline) else decided
+
+    def _declined(self, event: Transfer | TransferReversal, request: EffectRequest) -> Decline:
+        """Return the decline that an effect request reports."""
+        return Decline(
+            event.payment_id,
+            event.debtor,
+            request.reason or "",
+            event.value_date,
+            reversal=request.reversal,
+            notified_by=self._notified_by(event.debtor),
+            submitted_by=event.submitted_by,
+        )
 
     def _original(self, reversal: TransferReversal) -> Original | None:
         """Return the payment to be reversed: as posted, else as the state has it."""

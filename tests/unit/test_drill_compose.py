@@ -58,6 +58,17 @@ class FakeEngine(Engine):
         return {"State": self.states[service], "RestartCount": self.counts.get(service, 0)}
 
 
+def test_every_container_is_brought_back_though_one_cannot_be() -> None:
+    engine = FakeEngine()
+    containers = Containers(engine)
+    for service in ("broker-1", "ledger"):
+        containers.take_away(service)
+    del engine.states["broker-1"]
+    with pytest.raises(EngineError, match="broker-1"):
+        containers.heal()
+    assert engine.states["ledger"]["Running"]
+
+
 def test_a_container_that_was_killed_is_ready_once_it_was_restarted() -> None:
     engine = FakeEngine()
     containers = Containers(engine)

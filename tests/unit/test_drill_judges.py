@@ -12,7 +12,7 @@ from deploy.checkers.verdict import FAIL, PASS, Kind, Violation
 from deploy.drills import judge
 from deploy.drills.catalogue import failover, sequences
 from deploy.drills.catalogue.idempotence import expect_refusal, headers
-from deploy.drills.catalogue.pipeline import _grown
+from deploy.drills.catalogue.pipeline import _grown, commits_within
 from deploy.drills.catalogue.reconciliation import _expect_agreement, _expect_clean
 from deploy.drills.clients.raw import Answer
 from deploy.drills.clients.record_batches import record_batch
@@ -204,6 +204,12 @@ def test_b17_names_each_partition_that_a_replay_has_written_to() -> None:
     before = {("a", 0): 5, ("a", 1): 7}
     assert _grown(before, before) == {}
     assert _grown(before, before | {("a", 1): 9}) == {"a [1]": 2}
+
+
+def test_b16_counts_the_commits_before_each_departure() -> None:
+    found = commits_within([900, 1_000, 1_200, 3_000, 3_100], 1_000, 3_000)
+    assert found == {"s": 2.0, "commits": 2, "longest s without a commit": 1.8}
+    assert commits_within([900, 3_100], 1_000, 3_000)["commits"] == 0
 
 
 def test_an_answer_with_an_error_is_never_equal_to_one_without() -> None:

@@ -34,7 +34,7 @@ from shared.events.transfers import (
     encode_transfer,
 )
 from tests.installation import INSTALLATION
-from tests.ledgers import CREDITOR, DEBTOR, P, reversal, transfer
+from tests.ledgers import CREDITOR, DEBTOR, P, Q, reversal, transfer
 from tests.partitions import PARTITIONS
 
 WINDOW = 100
@@ -343,3 +343,119 @@ def test_state_without_a_posting_is_reverted() -> None:
 
 def _state_of(account: Account) -> list[tuple[bytes, bytes]]:
     return [(ACCOUNT_PREFIX + DEBTOR.encode(), encode_account(account))]
+
+
+def mender_of_subscribers(
+    books: PostedBooks, subscribed: Subscriptions, *accounts: str, partition: int = P
+) -> LedgerRepair:
+    """A repair with the accounts' subscription at 2:9."""
+    mender = LedgerRepair(
+        partition,
+        WINDOW,
+        dict.fromkeys(accounts, subscribed),
+        books,
+        partitions=PARTITIONS,
+        installation=INSTALLATION,
+        places=dict.fromkeys(accounts, "2:9"),
+        versions={"2:9": subscribed},
+    )
+    mender.correct()
+    return mender
+
+
+LEG = Record(
+    LEDGER_TRANSFERS,
+    Q,
+    7,
+    0,
+    b"key",
+    encode_transfer(CreditLeg("p-1", DEBTOR, CREDITOR, 1000, "EUR", "1993-01-01")),
+    ((ORIGIN, b"payments.raw:%d:1" % P),),
+)
+BOTH = Subscriptions((*NOTICES.subscriptions, Subscription("event", "file:event")))
+
+
+@pytest.mark.parametrize("form", [OF_ORIGIN, OF_INSTALLATION])
+@pytest.mark.parametrize("is_posted", [False, True])
+def test_lost_requests_of_a_credit_leg_are_written(form: str, *, is_posted: bool) -> None:
+    """By the posting that exists; else in the form of the effects that exist."""
+    subscribed, places = {CREDITOR: BOTH}, {CREDITOR: "2:9"}
+    whole = LedgerHandler(Q, WINDOW, subscribed, places, partitions=PARTITIONS, installation=INSTALLATION)
+    whole._effect_ids = form
+    made = whole.process(LEG)
+    books = PostedBooks(Q)
+    posted = decode_ledger_event(posting_of(made).value or b"") if is_posted else None
+    if posted is not None:
+        books.take(posted)
+    mender = mender_of_subscribers(books, BOTH, CREDITOR, partition=Q)
+    kept = decode_request(made[1].value or b"")
+    assert isinstance(kept, EffectRequest)
+    assert [output.topic for output in made] == [LEDGER_POSTINGS, EFFECTS_REQUESTS, EFFECTS_REQUESTS]
+    assert mender.mend(LEG, posted, None, [] if is_posted else [kept]) == made
+    assert mender.accounts.get(CREDITOR) == whole.accounts.get(CREDITOR)
+
+
+@pytest.mark.parametrize("offset", [1, 3])
+def test_a_request_shows_that_a_debit_was_booked(offset: int) -> None:
+    """Whatever the balance is now, and although the payment was reversed since."""
+    whole = LedgerHandler(
+        P, WINDOW, {DEBTOR: RECEIPTS}, {DEBTOR: "2:9"}, partitions=PARTITIONS, installation=INSTALLATION
+    )
+    outputs = processed(whole, INPUT[: offset + 1])
+    books = PostedBooks(P)
+    books.want(EVENTS[offset])
+    for number in range(1, offset):
+        books.take(decode_ledger_event(posting_of(outputs[number]).value or b""))
+    mender = mender_of_subscribers(books, RECEIPTS, DEBTOR)
+    assert mender.mend(INPUT[offset], None, None, requests_in(outputs[offset])) == outputs[offset]
+
+
+@pytest.mark.parametrize("offset", [2, 4])
+def test_a_request_shows_that_an_event_was_declined_and_why(offset: int) -> None:
+    """At present, there is cover, and nothing was reversed."""
+    notices = Subscriptions((Subscription("decline_notice", "file:declines"),))
+    whole = LedgerHandler(
+        P, WINDOW, {DEBTOR: notices}, {DEBTOR: "2:9"}, partitions=PARTITIONS, installation=INSTALLATION
+    )
+    declined = at(2, transfer("p-2", 9999))
+    outputs = processed(whole, [*INPUT[:2], declined, *INPUT[3:5]])
+    books = PostedBooks(P)
+    books.want(EVENTS[offset])
+    books.take(AccountOpened(DEBTOR, None))
+    books.take(decode_ledger_event(posting_of(outputs[1]).value or b""))
+    mender = mender_of_subscribers(books, notices, DEBTOR)
+    record = declined if offset == 2 else INPUT[offset]
+    assert [one.topic for one in outputs[offset]] == [LEDGER_POSTINGS, EFFECTS_REQUESTS]
+    assert mender.mend(record, None, None, requests_in(outputs[offset])) == outputs[offset]
+
+
+def test_a_request_that_does_not_follow_from_its_transfer_is_refused() -> None:
+    whole = LedgerHandler(
+        P, WINDOW, {DEBTOR: RECEIPTS}, {DEBTOR: "2:9"}, partitions=PARTITIONS, installation=INSTALLATION
+    )
+    outputs = processed(whole, INPUT[:2])
+    mender = mender_of_subscribers(PostedBooks(P), RECEIPTS, DEBTOR)
+    with pytest.raises(InternalInputError, match="does not follow"):
+        mender.mend(INPUT[3], None, None, requests_in(outputs[1]))  # there is no payment to be reversed
+
+
+def requests_in(outputs: list[Output]) -> list[EffectRequest]:
+    found = [decode_request(one.value or b"") for one in outputs if one.topic == EFFECTS_REQUESTS]
+    return [one for one in found if isinstance(one, EffectRequest)]
+
+
+def test_the_reversal_of_an_older_booking_is_not_one_of_its_successor() -> None:
+    """ingest had forgotten the identity, and accepted the payment again."""
+    events = [*EVENTS[:2], EVENTS[3], EVENTS[1], reversal("r-3", "p-1")]
+    records = [at(offset, event) for offset, event in enumerate(events)]
+    whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
+    outputs = processed(whole, records)
+    books = PostedBooks(P)
+    for event in events[3:]:
+        books.want(event)
+    for number in range(4):
+        books.take(decode_ledger_event(posting_of(outputs[number]).value or b""))
+    mender = mender_with(books)
+    posted = decode_ledger_event(posting_of(outputs[3]).value or b"")
+    assert mender.mend(records[3], posted, None) == outputs[3]
+    assert mender.mend(records[4], None, None) == outputs[4]

@@ -1,5 +1,6 @@
 """Refusals, retries, failures and reports of a repair, without brokers."""
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import pytest
@@ -18,7 +19,7 @@ from shared.events.catalogue import OPERATIONS_REPAIRS, PAYMENTS_ACCEPTED
 from shared.events.effects import decode_subscriptions
 from shared.events.headers import REPAIR, Coordinates, header
 from shared.events.operations import decode_repaired
-from shared.kafka.client.errors import DrainTimeoutError
+from shared.kafka.client.errors import DrainTimeoutError, KafkaUnavailableError
 from tests.installation import INSTALLATION
 
 LOST = Violation(INVARIANT_OF[Kind.SKIPPED], Kind.SKIPPED.value, "payments.raw:2:7", "")
@@ -37,9 +38,9 @@ class Found:
 class Cluster:
     """A cluster with given verdicts in turn, and a given end of each attempt to take over the scope."""
 
-    def __init__(self, verdicts: list[Found], errors: list[EosError]) -> None:
+    def __init__(self, verdicts: list[Found], errors: Sequence[Exception]) -> None:
         self.verdicts = verdicts
-        self.errors = errors
+        self.errors = list(errors)
         self.written: list[Output] = []
         self.attempts = 0
 
@@ -131,6 +132,15 @@ async def test_findings_that_cannot_be_repaired_are_reported(
     assert not report.clean
     assert (cluster.attempts, cluster.written, report.left) == (attempts, [], [LOST])
     assert report.failed == [f"ingest on payments.raw:2: {error}"]
+
+
+async def test_an_open_transaction_ends_the_repair_of_its_scope_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Violation(LOST.invariant, LOST.kind, "payments.raw:3:7", "")
+    cluster = Cluster([Found(LOST, other), Found(LOST)], [KafkaUnavailableError("a transaction stays open")])
+    report = await repaired(monkeypatch, cluster)
+    assert report.failed == ["ingest on payments.raw:2: a transaction stays open"]
+    assert [scope.partition for scope in report.scopes] == [3]
+    assert report.left == [LOST]
 
 
 async def test_remaining_findings_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:

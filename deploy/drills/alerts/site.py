@@ -67,6 +67,7 @@ class Site(LocalTarget):
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack)
+        self.healthy_s = READY_S  # longer than of other targets: services have work to catch up
         if stack.monitoring is None:
             raise LookupError("a site has monitoring")
         self.kafka = stack.kafka
@@ -126,11 +127,6 @@ class Site(LocalTarget):
             await wait_drained(self.access, deadline_s=DRAINED_S)
         except (KafkaUnavailableError, DrainTimeoutError) as error:
             raise StackNotReadyError(f"the next drill would find work of this one: {error}") from error
-
-    async def settle(self) -> None:
-        """Wait for every component and replica as `Target.settle` does, but longer: services have work to catch up."""
-        await asyncio.to_thread(self.stack.wait_ready, READY_S)
-        await asyncio.to_thread(self.kafka.wait_in_sync, READY_S)
 
     # Payments and records
 

@@ -1,6 +1,7 @@
 """B: the services under storms, replays and records that are refused."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import islice, pairwise
 from typing import Final
@@ -11,7 +12,7 @@ from deploy.drills.clients.raw import committed_count, records_since
 from deploy.drills.drill import TARGETS, Needs, drill
 from deploy.drills.faults.configs import TopicConfig
 from deploy.drills.faults.offsets import Rewind
-from deploy.drills.judge import commit_times, mark, verified
+from deploy.drills.judge import commit_times, mark, now_ms, verified
 from deploy.drills.producers import producer, put
 from deploy.drills.service import Service
 from deploy.drills.stage import Stage
@@ -147,19 +148,21 @@ async def _arrived(stage: Stage, since: dict[tuple[str, int], int], count: int) 
     reading=["docs/adr/0022-membership.md", "docs/runbooks/RebalanceStorm.md"],
 )
 async def rebalance_storm(stage: Stage) -> None:
-    """Further instances of the ledger join its group under load, one after the other. Each stays one to three seconds.
-    One leaves by SIGTERM, the next one dies by SIGKILL, which its group notices by its session. The table has the time
-    between commits of the ledger.
+    """Further instances of the ledger join its group under load. Every one to three seconds, one of them leaves: by
+    SIGTERM, or by SIGKILL, which its group notices by its session. The table has what the ledger committed from one
+    departure to the next, and the longest time without a commit.
     """
-    rows = stage.journal.tables["members that came and went"] = []
+    rows = list[dict[str, str | int | float | None]]()
     async with flowing(stage, per_s=40):
-        since = await mark(stage, [LEDGER_BALANCES])
         members = [
             Service("ledger", stage.bootstrap_servers, stage.directory, f"storm-{number}") for number in range(STORM)
         ]
         for member in members:
             stage.resources.callback(member.process.kill)
             member.start()  # all at once: to start takes longer than to join
+        await _until_joined(stage, members[0].process.name)
+        since = await mark(stage, [LEDGER_BALANCES])
+        departures_ms = [since.at_ms]
         for number, member in enumerate(members):
             name = member.process.name
             await _until_joined(stage, name)
@@ -170,13 +173,27 @@ async def rebalance_storm(stage: Stage) -> None:
             else:
                 await asyncio.to_thread(member.process.terminate)
             how = "SIGKILL" if number % 2 else "SIGTERM"
-            stage.evidence(f"{name} joined and left", f"{how} after {stay_s:.1f} s in the group")
-            rows.append({"member": name, "stayed s": round(stay_s, 1), "left by": how})
+            stage.evidence(f"{name} joined and left", f"{how} after {stay_s:.1f} s")
+            rows.append({"member": name, "left by": how})
+            departures_ms.append(now_ms())
         commits = await commit_times(stage, since)
-    gaps = [(later - earlier) / 1000 for earlier, later in pairwise([since.at_ms, *commits])]
-    stage.expect_that("commits of the ledger meanwhile", len(commits), "more than 0", holds=len(commits) > 0)
-    stage.step(f"longest time without a commit: {max(gaps, default=0.0):.1f} s")
+    turns = [commits_within(commits, begun_ms, left_ms) for begun_ms, left_ms in pairwise(departures_ms)]
+    table = [row | turn for row, turn in zip(rows, turns, strict=True)]
+    stage.journal.tables["members that came and went"] = table
+    counts = [turn["commits"] for turn in turns]
+    stage.expect_that("commits of the ledger until each departure", counts, "at least 1", holds=all(counts))
     await verified(stage, at_least=stage.journal.records)
+
+
+def commits_within(commits: Sequence[int], begun_ms: int, left_ms: int) -> dict[str, str | int | float | None]:
+    """Return the columns of a member's time: its seconds, the commits, and the longest time without one. Pure."""
+    within = [at_ms for at_ms in commits if begun_ms < at_ms <= left_ms]
+    longest_ms = max(later - earlier for earlier, later in pairwise([begun_ms, *within, left_ms]))
+    return {
+        "s": round((left_ms - begun_ms) / 1000, 1),
+        "commits": len(within),
+        "longest s without a commit": round(longest_ms / 1000, 1),
+    }
 
 
 async def _until_joined(stage: Stage, client_id: str) -> None:

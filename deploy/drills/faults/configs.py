@@ -1,12 +1,23 @@
 """Faults of configuration: a topic or a consumer group has another setting until it is healed."""
 
+from typing import Final, NamedTuple
+
 from deploy.drills.target import Target
 from deploy.drills.waiting import eventually
 from shared.kafka.client.cluster import Cluster, check
 from shared.kafka.client.requests import Request
 
-_TOPIC, _GROUP, _SET = 2, 32, 0
+_TOPIC, _GROUP, _SET, _DELETE = 2, 32, 0, 1
 """Of Kafka's types of resources and operations (KIP-339, KIP-848)."""
+_OWN: Final = frozenset({1, 8})
+"""Of Kafka's sources of a setting: DYNAMIC_TOPIC_CONFIG and GROUP_CONFIG."""
+
+
+class _Setting(NamedTuple):
+    """A setting as a broker has it."""
+
+    value: str | None
+    is_own: bool  # set for the resource itself, and not a default
 
 
 class TopicConfig:
@@ -19,25 +30,26 @@ class TopicConfig:
         self._resource = resource
         self._setting = setting
         self._value = value
-        self._before: str | None = None
+        self._before: _Setting | None = None
 
     async def inject(self, target: Target) -> str:
         """Set it, and wait until every broker has it."""
         async with Cluster(target.access) as cluster:
-            before = await self._seen(cluster, cluster.some_broker)
-            await self._alter(cluster, self._value)
-            self._before = before
-        return f"every broker has it; it was {before}"
+            self._before = before = await self._seen(cluster, cluster.some_broker)
+            await self._alter(cluster, _SET, self._value)
+        return f"every broker has it; it was {before.value}"
 
     async def heal(self, target: Target) -> None:
-        """Set what was there before."""
+        """Set what was there before; a default is in force again without a setting of its own."""
         if self._before is not None:
+            operation = _SET if self._before.is_own else _DELETE
             async with Cluster(target.access) as cluster:
-                await self._alter(cluster, self._before)
+                await self._alter(cluster, operation, self._before.value)
             self._before = None
 
-    async def _alter(self, cluster: Cluster, value: str) -> None:
-        config = {"Name": self._setting, "ConfigOperation": _SET, "Value": value}
+    async def _alter(self, cluster: Cluster, operation: int, value: str | None) -> None:
+        """Set it or delete it, and wait until every broker has the value."""
+        config = {"Name": self._setting, "ConfigOperation": operation, "Value": value if operation == _SET else None}
         resource = {"ResourceType": self._kind, "ResourceName": self._resource, "Configs": [config]}
         request = Request("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
 
@@ -48,19 +60,18 @@ class TopicConfig:
         await cluster.retry(attempt, f"{self.name} cannot be set")
 
         async def everywhere() -> bool:
-            return all([await self._seen(cluster, node_id) == value for node_id in cluster.brokers])
+            return all([(await self._seen(cluster, node_id)).value == value for node_id in cluster.brokers])
 
-        await eventually(everywhere, f"every broker has {self.name}")
+        await eventually(everywhere, f"every broker has {self._setting}={value} on {self._resource}")
 
-    async def _seen(self, cluster: Cluster, node_id: int) -> str | None:
+    async def _seen(self, cluster: Cluster, node_id: int) -> _Setting:
         """Return the setting as one broker has it."""
         asked = {"ResourceType": self._kind, "ResourceName": self._resource, "ConfigurationKeys": [self._setting]}
         request = Request("DescribeConfigs", 1, {"Resources": [asked], "IncludeSynonyms": False})
         [described] = (await cluster.retry(lambda: cluster.send(node_id, request), self.name))["Results"]
         check(described["ErrorCode"], self.name)
         [config] = described["Configs"]
-        value: str | None = config["Value"]
-        return value
+        return _Setting(config["Value"], config["ConfigSource"] in _OWN)
 
 
 class GroupConfig(TopicConfig):

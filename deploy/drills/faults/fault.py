@@ -25,7 +25,7 @@ class Fault(Protocol):
         """Make the fault.
 
         Returns:
-            What shows that it took effect.
+            What shows that it took effect; empty where only the drill can see that, and notes it by `Stage.evidence`.
 
         Raises:
             NoEvidenceError: nothing does.

@@ -26,11 +26,21 @@ class Kill:
         await target.settle()
 
 
-class TakeAway:
-    """SIGKILL of a component that stays away until it is healed."""
+class _Absence:
+    """A component that does not run until it is healed."""
 
     def __init__(self, component: str) -> None:
         self._component = component
+
+    async def heal(self, target: Target) -> None:
+        """Start or resume it, and wait until the target is healthy."""
+        if self._component in target.taken:
+            await asyncio.to_thread(target.bring_back, self._component)
+        await target.settle()
+
+
+class TakeAway(_Absence):
+    """SIGKILL of a component that stays away until it is healed."""
 
     @property
     def name(self) -> str:
@@ -41,16 +51,9 @@ class TakeAway:
         """Kill it, and prevent its restart."""
         return _evidence(await asyncio.to_thread(target.take_away, self._component), self._component)
 
-    async def heal(self, target: Target) -> None:
-        """Start it again, and wait until the target is healthy."""
-        await _bring_back(target, self._component)
 
-
-class Pause:
+class Pause(_Absence):
     """SIGSTOP of a component until it is healed."""
-
-    def __init__(self, component: str) -> None:
-        self._component = component
 
     @property
     def name(self) -> str:
@@ -61,18 +64,8 @@ class Pause:
         """Pause it."""
         return _evidence(await asyncio.to_thread(target.pause, self._component), self._component)
 
-    async def heal(self, target: Target) -> None:
-        """Resume it, and wait until the target is healthy."""
-        await _bring_back(target, self._component)
-
 
 def _evidence(what: str, component: str) -> str:
     if not what:
         raise NoEvidenceError(f"{component} did not run")
     return what
-
-
-async def _bring_back(target: Target, component: str) -> None:
-    if component in target.taken:
-        await asyncio.to_thread(target.bring_back, component)
-    await target.settle()

@@ -25,9 +25,9 @@ class OnRequests:
         self.injection: Injection | None = None
 
     async def inject(self, target: Target) -> str:  # noqa: ARG002 # a fault's signature
-        """Apply the rule from now on. Its evidence comes with the requests: `seen`."""
+        """Apply the rule from now on. Its evidence comes with the requests: `acted`."""
         self.injection = self._proxy.add(self._rule)
-        return "the rule applies"
+        return ""
 
     async def acted(self, times: int = 1, within_s: float = 30.0) -> str:
         """Wait until the rule has acted so often, and return what it did.
