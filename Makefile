@@ -31,7 +31,8 @@ $(STAMP): requirements.txt pyproject.toml $(LOCKS)
 	@$(PYTHON) -m deploy.local.prerequisites --install
 	@echo "setup: Python packages into $(VENV), checked against their hashes" >&2
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# An interrupted venv has python, but no pip
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r deploy/images/spark.txt -r deploy/images/uv.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
@@ -127,5 +128,5 @@ pin: setup ## The digests of all images, behind their tags; 69: the registry can
 	@$(BIN)/python -m deploy.supply.pins
 
 clean: ## Stop the local stack and delete its data and .venv
-	@test ! -x $(BIN)/once || $(BIN)/once down
+	@if $(BIN)/once --version >/dev/null 2>&1; then $(BIN)/once down; fi
 	@rm -rf .once $(VENV)

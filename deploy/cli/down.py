@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from deploy.cli.cluster import directory_option
-from deploy.cli.output import note
+from deploy.cli.output import failing_on, note
 from deploy.local.supervisor import state
 
 _POLL_S = 0.1
@@ -21,7 +21,8 @@ _DEADLINE_S = 60.0
 @click.option("--wipe", is_flag=True, help="Delete the data afterwards: topics, offsets and Redis.")
 def down(directory: Path, wipe: bool) -> None:
     """Stop the local stack: services first, then Redis and the brokers."""
-    current = state.running(directory)
+    with failing_on(state.SupervisorSilentError):
+        current = state.running_or_starting(directory, _DEADLINE_S)
     if current is None:
         note("nothing is running")
     else:
@@ -37,5 +38,13 @@ def down(directory: Path, wipe: bool) -> None:
         state.running(directory)  # removes the file of a killed supervisor
         note("stopped")
     if wipe and (directory / "data").exists():
+        _wipe(directory)
+
+
+def _wipe(directory: Path) -> None:
+    """Delete the data, while no supervisor can start."""
+    with state.lock(directory, 1.0) as held:
+        if not held:
+            raise click.ClickException("the stack was started again meanwhile: nothing was deleted")
         shutil.rmtree(directory / "data")
-        note("data deleted")
+    note("data deleted")

@@ -24,8 +24,14 @@ def _local_key(client: str, brokers: Access) -> Path | None:
     return Path(stack.local_key_file) if stack.local_key_file else None
 
 
+def _regular(_context: click.Context, _parameter: click.Parameter, value: Path) -> Path:
+    if not value.is_file():
+        raise click.BadParameter(f"{value} is a pipe or a device, and is read more than once: give a file")
+    return value
+
+
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), callback=_regular)
 @click.option(
     "--format",
     "file_format",

@@ -81,6 +81,12 @@ def main() -> None:
     except (SettingsError, DeniedError, KafkaUnavailableError, TopicMismatchError, DrainTimeoutError) as error:
         click.echo(f"once: {error}", err=True)
         sys.exit(EXIT_CONFIG if isinstance(error, SettingsError | DeniedError) else 1)
+    except OSError as error:
+        if error.errno is None:  # not of the operating system, but a timeout in this process: a defect
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        click.echo(f"once: {where}{error.strerror}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

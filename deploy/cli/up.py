@@ -6,6 +6,7 @@ Commands and supervisor communicate by stack.json and signals only.
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -69,11 +70,15 @@ def up(
     Brokers, Redis, the services and Prometheus run under a supervisor that outlives this command and starts again
     what ends.
     """
-    current = state.running(directory)
+    with failing_on(state.SupervisorSilentError):
+        current = state.running_or_starting(directory, timeout_s)
     if current is not None:
         if secure and current.tls is None:
             raise click.ClickException("already running, and not secure: stop it first with `once down`")
         note("already running")
+        if not current.ready:
+            former = current
+            current = _wait_ready(directory, former.supervisor_pid, lambda: not state.is_alive(former), timeout_s)
     else:
         with failing_on(prerequisites.PrerequisiteError, SettingsError):
             prerequisites.require_java()
@@ -88,10 +93,11 @@ def up(
             note("one replica: if a broker's data is lost, its part of the ledger is lost")
         services = names or (SERVICES if group == "all" else ())
         arguments = ["--brokers", str(brokers), "--replication-factor", str(replicas)]
-        arguments += ["--partitions", str(count)]
+        arguments += ["--partitions", str(count), "--start-deadline", str(timeout_s + state.START_DEADLINE_S)]
         arguments += [argument for name in services for argument in ("--service", name)]
         arguments += ["--monitoring"] * monitoring + ["--secure"] * secure
-        current = _wait_ready(directory, _start_supervisor(directory, arguments), timeout_s)
+        supervisor = _start_supervisor(directory, arguments)
+        current = _wait_ready(directory, supervisor.pid, lambda: supervisor.poll() is not None, timeout_s)
     answer({"ready": current.ready, **msgspec.to_builtins(current)}, _endpoints(current))
 
 
@@ -111,14 +117,16 @@ def _start_supervisor(directory: Path, arguments: list[str]) -> "subprocess.Pope
         )
 
 
-def _wait_ready(directory: Path, supervisor: "subprocess.Popen[bytes]", timeout_s: float) -> state.StackState:
-    """Wait until the new stack is ready; print on stderr each component that has become so."""
+def _wait_ready(
+    directory: Path, supervisor_pid: int, has_ended: Callable[[], bool], timeout_s: float
+) -> state.StackState:
+    """Wait until a supervisor's stack is ready; print on stderr each component that has become so."""
     begun = time.monotonic()
     reported: set[str] = set()
     while True:
-        ended = supervisor.poll()
+        ended = has_ended()
         current = state.read(directory)
-        mine = current is not None and current.supervisor_pid == supervisor.pid
+        mine = current is not None and current.supervisor_pid == supervisor_pid
         if current is not None and mine:
             for component in current.components:
                 if component.ready and component.name not in reported:
@@ -129,13 +137,13 @@ def _wait_ready(directory: Path, supervisor: "subprocess.Popen[bytes]", timeout_
             refused = [part.name for part in current.components if part.state == "failed"]
             if refused:
                 raise click.ClickException(f"{refused[0]} refused its settings; see `once logs {refused[0]}`")
-        if ended is not None:
+        if ended:
             said = (directory / "logs" / "supervisor.log").read_text(errors="replace").strip()
             raise click.ClickException(f"the stack could not be started:\n{said}")
         if time.monotonic() - begun > timeout_s:
             missing = [part.name for part in current.components if not part.ready] if current and mine else ["all"]
             raise click.ClickException(
-                f"not ready after {timeout_s:g} s: {', '.join(missing)}. It keeps trying;"
+                f"not ready after {timeout_s:g} s: {', '.join(missing)}. It keeps trying for a while;"
                 " see `once status` and `once logs NAME`, or stop it with `once down`."
             )
         time.sleep(_POLL_S)

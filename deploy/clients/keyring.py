@@ -110,7 +110,7 @@ class Keyring:
 
     def _lines(self) -> list[str]:
         try:
-            return self.path.read_text().removesuffix("\n").split("\n")
+            return self.path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise KeyringError(f"{self.path} cannot be read: {reason}") from None

@@ -1,4 +1,4 @@
-"""Prerequisites of the local stack: a Java 17+ runtime, redis-server, Prometheus and its Redis exporter.
+"""Prerequisites of the local stack: a Java 17+ runtime, redis-server, Prometheus and its Redis exporter; and of .venv.
 
 Standard library only, and nothing of this project: it runs under the system's python3 before .venv exists.
 
@@ -8,17 +8,21 @@ asks for what only the tests need as well: Chromium, PostgreSQL and libfaketime.
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 JAVA_VERSION_MIN = 17
 _JAVA_PACKAGE = "openjdk-17-jre-headless"
+_VENV_PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
 _POSTGRESQL = Path("/usr/lib/postgresql")
 _LIBRARIES = Path("/usr/lib")
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -59,6 +63,12 @@ require_redis_exporter = partial(_program, "prometheus-redis-exporter")
 require_chromium = partial(_program, "chromium", "chromium-browser", "google-chrome")
 
 
+def require_ensurepip() -> str:
+    """The name of the module by which venv installs pip. Debian has it in a package of its own."""
+    found = importlib.util.find_spec("ensurepip")
+    return _need(None if found is None else found.name, "Python's ensurepip", _VENV_PACKAGE)
+
+
 def require_postgresql(program: str = "postgres") -> str:
     """The path of one of PostgreSQL's programs. Debian keeps the server's out of PATH."""
     kept = sorted(_POSTGRESQL.glob(f"*/bin/{program}"), reverse=True)
@@ -84,6 +94,7 @@ def install_command(packages: "list[str]") -> str:
 def missing_packages(*, tests: bool = False) -> "list[str]":
     """The Debian packages of what is missing, in a fixed order; with `tests`, of what only the tests need as well."""
     needed: dict[str, Callable[[], str]] = {
+        _VENV_PACKAGE: require_ensurepip,
         _JAVA_PACKAGE: require_java,
         "redis-server": require_redis,
         "prometheus": require_prometheus,
@@ -102,22 +113,35 @@ def missing_packages(*, tests: bool = False) -> "list[str]":
 
 def install(packages: "list[str]") -> int:
     """Install packages with apt, starting no services, and return apt's exit code. Progress goes to stderr."""
-    written = not _POLICY.exists()
-    if written:
-        _POLICY.write_text(_POLICY_TEXT)
-        _POLICY.chmod(0o755)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    try:
+    with _no_service_starts():
         for argv in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *packages]):
             say("running " + " ".join(argv))
-            done = subprocess.run(argv, env=environment, stdout=sys.stderr, check=False)
-            if done.returncode != 0:
-                return done.returncode
-    finally:
-        if written:
-            with contextlib.suppress(FileNotFoundError):
-                _POLICY.unlink()
+            with subprocess.Popen(argv, env=environment, stdout=sys.stderr) as apt:  # an exit waits for it as well
+                if apt.wait() != 0:
+                    return apt.returncode
     return 0
+
+
+@contextlib.contextmanager
+def _no_service_starts() -> "Iterator[None]":
+    """Have a policy that starts no service, unless the operator has one; SIGTERM and SIGHUP exit, and remove it."""
+    own = not _POLICY.exists() or _POLICY.read_text(errors="replace") == _POLICY_TEXT  # an installation was killed
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        if own:
+            _POLICY.write_text(_POLICY_TEXT)
+            _POLICY.chmod(0o755)
+        yield
+    finally:
+        if own:
+            _POLICY.unlink(missing_ok=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, _frame: "FrameType | None") -> None:
+    sys.exit(128 + number)
 
 
 def main(arguments: "list[str]") -> int:

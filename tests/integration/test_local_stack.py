@@ -23,6 +23,7 @@ from deploy.local.kafka.probe import BrokerNotAnsweringError
 from deploy.local.redis.server import LocalRedis
 from deploy.local.supervisor import state
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
+from deploy.security.certificates import open_authority
 from shared.events.catalogue import PAYMENTS_RAW, TOPICS
 from shared.kafka.admin.installation import ownership
 from shared.kafka.admin.topics import ensure_topics, topic_config
@@ -116,6 +117,32 @@ def test_redis_keeps_port_and_data_over_a_restart(tmp_path: Path) -> None:
         redis.wait_ready()
     finally:
         redis.kill()
+
+
+@pytest.mark.parametrize("name", ["a b-prüfung", 'quoted "\\', "plain"])
+def test_a_secured_redis_starts_in_a_directory_of_any_name(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    redis = LocalRedis(directory / "redis", authority=open_authority(directory / "credentials"))
+    redis.start()
+    try:
+        redis.wait_ready()
+        assert list((directory / "redis" / "data").iterdir())
+    finally:
+        redis.kill()
+
+
+def test_a_broker_restarts_in_a_directory_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    directory = tmp_path / "a b-prüfung \\ 🙂"
+    kafka = LocalKafka(directory, 1, heap_mb=256, metrics=True, credentials=directory / "credentials")
+    try:
+        for _ in range(2):
+            kafka.start()
+            kafka.wait_ready()
+            kafka.stop()
+        assert [path.name for path in directory.glob("broker-*/__cluster_metadata-0")] == ["__cluster_metadata-0"]
+    finally:
+        kafka.kill()
 
 
 @full

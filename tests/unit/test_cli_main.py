@@ -1,5 +1,6 @@
 """The `once` command as a whole: its list of commands, and how it reports errors."""
 
+import errno
 import pkgutil
 from collections.abc import Iterator
 
@@ -74,6 +75,31 @@ def test_the_version_is_the_projects() -> None:
 def test_an_operators_error_is_one_line(
     error: Exception, exit_code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    ends_with(error, exit_code, str(error), monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/root/.once"), "/root/.once: Permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_an_error_of_the_operating_system_is_one_line(
+    error: Exception, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends_with(error, 1, text, monkeypatch, capsys)
+
+
+def ends_with(
+    error: Exception,
+    exit_code: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Check the end of a command that fails with this error."""
+
     def fail(**_: object) -> None:
         raise error
 
@@ -81,15 +107,16 @@ def test_an_operators_error_is_one_line(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == exit_code
-    assert capsys.readouterr() == ("", f"once: {error}\n")
+    assert capsys.readouterr() == ("", f"once: {text}\n")
 
 
-def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("defect", [ZeroDivisionError, TimeoutError])
+def test_a_defect_keeps_its_traceback(defect: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
-        raise ZeroDivisionError
+        raise defect
 
     monkeypatch.setattr(cli, "once", fail)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(defect):
         cli.main()
 
 

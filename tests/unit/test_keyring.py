@@ -3,12 +3,15 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from deploy import PROJECT_ROOT
 from deploy.clients.keyring import Keyring, KeyringError
 from deploy.clients.local import LOCAL, SCOPES, client_files, ensure_local
 from shared.events.clients import Scope
@@ -55,6 +58,22 @@ def test_all_keys_of_a_client_are_revoked_and_comments_remain(keyring: Keyring) 
     keyring.path.write_text(f"# the shop\n{shops[0]}\n\n{line_of('kiosk', 'c')}\n{shops[1]}\n# the end\n")
     assert [key.line for key in keyring.revoke("shop")] == shops
     assert keyring.path.read_text() == f"# the shop\n\n{line_of('kiosk', 'c')}\n# the end\n"
+
+
+def test_the_file_is_utf_8_whatever_the_locale(keyring: Keyring) -> None:
+    keyring.path.parent.mkdir()
+    keyring.path.write_text("# für den Laden\n", encoding="utf-8")
+    code = (
+        "import sys; from pathlib import Path; from deploy.clients.keyring import Keyring; "
+        "from shared.http.keys import DEFAULT_SCOPES; "
+        "Keyring(Path(sys.argv[1])).issue('shop', DEFAULT_SCOPES)"
+    )
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run(
+        [sys.executable, "-c", code, str(keyring.path)], env={**os.environ, **locale}, cwd=PROJECT_ROOT, check=True
+    )
+    assert keyring.path.read_text(encoding="utf-8").startswith("# für den Laden\n")
+    assert [key.client for key in keyring.read()] == ["shop"]
 
 
 def one_too_many(keyring: Keyring) -> None:

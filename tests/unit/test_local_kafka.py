@@ -20,8 +20,10 @@ from shared.kafka.protocol.headers import encode_response
 NODES = [BrokerAddress(0, 9000, 9001), BrokerAddress(1, 9010, 9011), BrokerAddress(2, 9020, 9021)]
 
 
-def properties(node_id: int, nodes: list[BrokerAddress], authority: Authority | None = None) -> dict[str, str]:
-    lines = server_properties(node_id, nodes, Path("/data"), authority).splitlines()
+def properties(
+    node_id: int, nodes: list[BrokerAddress], authority: Authority | None = None, data: Path = Path("/data")
+) -> dict[str, str]:
+    lines = server_properties(node_id, nodes, data, authority).splitlines()
     pairs = [line.partition("=")[::2] for line in lines if line and not line.startswith("#")]
     assert len(dict(pairs)) == len(pairs), "a setting occurs twice"
     return dict(pairs)
@@ -55,6 +57,14 @@ def test_every_listener_is_on_loopback() -> None:
     found = properties(2, NODES)
     addresses = [part.partition("://")[2] for part in found["listeners"].split(",")]
     assert [address.partition(":")[0] for address in addresses] == ["127.0.0.1", "127.0.0.1"]
+
+
+def test_a_path_is_escaped_as_in_java_properties() -> None:
+    authority = Authority(Path("/prüfung"))
+    found = properties(0, NODES[:1], authority, Path("/a b=c\\\n🙂"))
+    assert found["log.dirs"] == r"/a b=c\\\u000a\ud83d\ude42"
+    assert found["ssl.keystore.location"] == r"/pr\u00fcfung/broker-0.pem"
+    assert found["ssl.truststore.location"] == r"/pr\u00fcfung/authority.pem"
 
 
 def test_a_secure_node_requires_certificates_and_denies_by_default() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import secrets
+import signal
 import stat
 import subprocess
 import sys
@@ -195,7 +196,11 @@ def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch
         prerequisites.require_prometheus()
     with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y prometheus-redis-exporter$"):
         prerequisites.require_redis_exporter()
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y python3\.\d+-venv$"):
+        prerequisites.require_ensurepip()
     assert prerequisites.missing_packages() == [
+        f"python3.{sys.version_info.minor}-venv",
         "openjdk-17-jre-headless",
         "redis-server",
         "prometheus",
@@ -252,6 +257,39 @@ def test_an_operators_own_policy_stays(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(prerequisites, "_POLICY", policy)
     assert prerequisites.install(["redis-server"]) == 100
     assert policy.read_text() == "the operator's"
+
+
+def test_the_policy_of_an_installation_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy-rc.d"
+    fake_program(tmp_path, "apt-get", f"cp {policy} {tmp_path}/left")
+    monkeypatch.setattr(prerequisites, "_POLICY", policy)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    prerequisites.install(["redis-server"])
+    (tmp_path / "left").rename(policy)
+    assert prerequisites.install(["redis-server"]) == 0
+    assert not policy.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_installation_waits_for_apt_and_removes_its_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    policy = tmp_path / "policy-rc.d"
+    seen = tmp_path / "seen"
+    fake_program(
+        tmp_path, "apt-get", f"sleep 0.3; kill -{number} $PPID; sleep 0.3; /bin/sh {policy}; echo $? >> {seen}"
+    )
+    monkeypatch.setattr(prerequisites, "_POLICY", policy)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as ended:
+        prerequisites.install(["redis-server"])
+    assert ended.value.code == 128 + number
+    assert seen.read_text().splitlines() == ["101"]
+    assert not policy.exists()
+    assert signal.getsignal(number) is before
 
 
 def test_the_state_has_the_url_of_prometheus_if_it_runs() -> None:

@@ -54,7 +54,7 @@ controller.listener.names=CONTROLLER
 listeners={protocol}://{LOOPBACK}:{own.port},CONTROLLER://{LOOPBACK}:{own.controller_port}
 advertised.listeners={protocol}://{LOOPBACK}:{own.port}
 inter.broker.listener.name={protocol}
-log.dirs={data_directory}
+log.dirs={_escaped(data_directory)}
 
 # Durability, as in production.
 default.replication.factor={replicas}
@@ -117,14 +117,25 @@ listener.security.protocol.map=SSL:SSL,CONTROLLER:SSL
 ssl.client.auth=required
 ssl.enabled.protocols=TLSv1.3,TLSv1.2
 ssl.keystore.type=PEM
-ssl.keystore.location={authority.identity_file(broker(node_id))}
+ssl.keystore.location={_escaped(authority.identity_file(broker(node_id)))}
 ssl.truststore.type=PEM
-ssl.truststore.location={authority.ca_file}
+ssl.truststore.location={_escaped(authority.ca_file)}
 ssl.principal.mapping.rules={MAPPING_RULES}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=false
 super.users={super_users([node.node_id for node in nodes])}
 """
+
+
+def _escaped(path: Path) -> str:
+    """A path as a value of Java properties, which are Latin-1 and end at a line's end."""
+    text = str(path).replace("\\", "\\\\")
+    return "".join(character if " " <= character <= "~" else _utf16(character) for character in text)
+
+
+def _utf16(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def log4j2_xml() -> str:

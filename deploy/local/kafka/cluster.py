@@ -37,6 +37,11 @@ _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 _COLLECTOR = "-XX:+UseSerialGC"
 
 
+def _environment(classpath: str) -> dict[str, str]:
+    """The variables of a JVM, which reads and writes the names of files by its locale."""
+    return {"CLASSPATH": classpath, "LC_ALL": "C.UTF-8"}
+
+
 class KafkaNotReadyError(RuntimeError):
     """The cluster did not reach a state in time; the message names what is missing and shows the log's end."""
 
@@ -221,7 +226,7 @@ class LocalKafka:
     def _write_commands(self, classpath: str, archive: Path) -> None:
         made = self._archive_at_exit
         for node, process in zip(self.nodes, self.processes, strict=True):
-            process.env["CLASSPATH"] = classpath
+            process.env = _environment(classpath)
             process.argv = [
                 self._java,
                 *(jars.archive_options(archive) if made is None else jars.archive_options(made, make=True)),
@@ -275,7 +280,7 @@ class LocalKafka:
         # One word: an id may begin with a dash
         argv += [f"--cluster-id={self._cluster_id()}", "--config", str(self._properties_path(first))]
         log = self.log_directory / f"format-{first}.log"
-        formatter = ManagedProcess(f"format-{first}", argv, {"CLASSPATH": classpath}, log)
+        formatter = ManagedProcess(f"format-{first}", argv, _environment(classpath), log)
         formatter.start()
         if formatter.wait(_FORMAT_DEADLINE_S) != 0:
             raise KafkaNotReadyError(f"{formatter.name} failed:\n{formatter.log_tail()}")

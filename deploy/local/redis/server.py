@@ -7,6 +7,8 @@ A secured one has TLS alone and the users of deploy/security/redis_users.py. The
 and stay over a restart, each in a file that its owner alone can read. The ACL file has their digests only.
 """
 
+import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +130,7 @@ bind {LOOPBACK}
 {access or f"port {port}"}
 protected-mode yes
 daemonize no
-dir {directory}
+dir {_quoted(directory)}
 # The append-only log is the only persistence: no snapshots.
 save ""
 appendonly yes
@@ -144,16 +146,21 @@ loglevel notice
 
 def secured_config(port: int, authority: Authority, users_file: Path) -> str:
     """The lines of redis.conf that admit only clients with a certificate of the authority that sign in."""
-    identity_file = authority.identity_file(REDIS)
+    identity_file = _quoted(authority.identity_file(REDIS))
     return f"""\
 port 0
 tls-port {port}
-tls-ca-cert-file {authority.ca_file}
+tls-ca-cert-file {_quoted(authority.ca_file)}
 tls-cert-file {identity_file}
 tls-key-file {identity_file}
 tls-auth-clients yes
 tls-protocols "TLSv1.2 TLSv1.3"
-aclfile {users_file}"""
+aclfile {_quoted(users_file)}"""
+
+
+def _quoted(path: Path) -> str:
+    """One word of redis.conf, whatever is in the path."""
+    return '"' + re.sub(r'["\\]', r"\\\g<0>", str(path)) + '"'
 
 
 class LocalRedis(Signalled):
@@ -198,7 +205,7 @@ class LocalRedis(Signalled):
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         access = "" if self.authority is None else self._secure(self.authority)
-        self._config_path.write_text(redis_config(self.port, data, access=access))
+        self._config_path.write_bytes(os.fsencode(redis_config(self.port, data, access=access)))
         self.process.start()
 
     def stop(self) -> None:

@@ -3,7 +3,6 @@
 Invariant: one runs for each directory. It ends with 0 after a stop, with 1 when the stack could not be started.
 """
 
-import fcntl
 import os
 import signal
 import sys
@@ -14,11 +13,14 @@ from typing import Any
 
 import click
 
+from deploy.local.ports import NoFreePortError
 from deploy.local.prerequisites import PrerequisiteError
 from deploy.local.supervisor import state
 from deploy.local.supervisor.stack import START_ERRORS, Stack
 from deploy.local.supervisor.topology import UnknownServiceError
 from shared.settings import InstallationSettings
+
+_LOCK_WAIT_S = 1.0  # a command holds the lock for a moment to see whether it is free
 
 
 def describe(stack: Stack) -> state.StackState:
@@ -37,16 +39,10 @@ def describe(stack: Stack) -> state.StackState:
 
 
 def run(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) -> int:
-    """Run the stack that `make` returns, given its `on_state`, and return the exit code.
-
-    The lock on supervisor.lock is freed by the kernel, however this process ends.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "supervisor.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another supervisor runs in this directory", file=sys.stderr)
+    """Run the stack that `make` returns, given its `on_state`, and return the exit code."""
+    with state.lock(directory, _LOCK_WAIT_S) as held:
+        if not held:
+            print("another supervisor runs in this directory, or its data is being deleted", file=sys.stderr)
             return 1
         try:
             return _serve(directory, make)
@@ -60,7 +56,7 @@ def _serve(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) ->
 
     try:
         stack = make(write)
-    except (PrerequisiteError, UnknownServiceError) as error:
+    except (NoFreePortError, PrerequisiteError, UnknownServiceError) as error:
         print(error, file=sys.stderr)
         return 1
 
@@ -96,6 +92,9 @@ def _serve(directory: Path, make: Callable[[Callable[[Stack], None]], Stack]) ->
 @click.option("--secure", is_flag=True, help="mutual TLS and access rules for Kafka and Redis")
 @click.option("--brokers", type=int, default=3, help="how many")
 @click.option("--partitions", type=int, default=InstallationSettings.partitions, help="of each topic")
+@click.option(
+    "--start-deadline", "start_deadline_s", type=float, default=state.START_DEADLINE_S, help="of brokers and Redis"
+)
 @click.option("--replication-factor", type=int, help="of the topics that are created")
 def main(directory: Path, **options: Any) -> None:
     """Run the stack until SIGTERM or SIGINT."""

@@ -4,7 +4,7 @@ Invariant: both listen on loopback; Prometheus finds the rules of deploy/prometh
 names of instances over restarts, within a bound. The exporter signs in to a secured Redis as a user that reads figures
 only. The brokers' own part is the agent that LocalKafka loads.
 
-Intervals are short because drills wait for alerts; a production Prometheus takes the same rules at 15 or 30 s.
+Intervals are short because drills wait for alerts; a production Prometheus takes the same rules at 15 s at most.
 """
 
 import json

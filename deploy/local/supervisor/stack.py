@@ -19,10 +19,12 @@ from deploy.clients.keyring import KeyringError
 from deploy.clients.local import client_files, ensure_local
 from deploy.local.jars import JarError
 from deploy.local.kafka.cluster import KafkaNotReadyError, LocalKafka
-from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.ports import LOOPBACK, NoFreePortError, free_ports
+from deploy.local.process import ProcessDeadlineError
 from deploy.local.redis.server import LocalRedis, RedisNotReadyError
 from deploy.local.supervisor.component import Component, service_component
 from deploy.local.supervisor.monitoring import Monitoring
+from deploy.local.supervisor.state import START_DEADLINE_S
 from deploy.local.supervisor.topology import MONITOR, SERVICES, Endpoints, ports_needed, service_specs
 from deploy.security import redis_users
 from deploy.security.certificates import CredentialsError
@@ -36,7 +38,6 @@ from shared.settings import InstallationSettings, SettingsError
 
 _POLL_S = 0.2
 _SERVICE_STOP_DEADLINE_S = 10.0
-_INFRASTRUCTURE_DEADLINE_S = 90.0
 START_ERRORS = (
     CredentialsError,
     DeniedError,
@@ -44,6 +45,9 @@ START_ERRORS = (
     KafkaNotReadyError,
     KafkaUnavailableError,
     KeyringError,
+    NoFreePortError,
+    OSError,
+    ProcessDeadlineError,
     RedisNotReadyError,
     SettingsError,
     TopicMismatchError,
@@ -76,6 +80,7 @@ class Stack:
         environment: further variables for every service.
         broker_metrics: whether the brokers serve figures, also without monitoring.
         broker_overrides: brokers' settings by Kafka's names, as in `LocalKafka`.
+        start_deadline_s: seconds for Redis, and then for the brokers, to be ready at the start.
         prepare: called with the brokers when the topics are there, before the services start.
         on_state: called by the thread after each round with the components' states.
 
@@ -98,6 +103,7 @@ class Stack:
         environment: dict[str, str] | None = None,
         broker_metrics: bool = False,
         broker_overrides: Mapping[str, str] | None = None,
+        start_deadline_s: float = START_DEADLINE_S,
         prepare: Callable[[Bootstrap], None] | None = None,
         on_state: Callable[["Stack"], None] | None = None,
     ) -> None:
@@ -141,6 +147,7 @@ class Stack:
             for node, process in zip(self.kafka.nodes, self.kafka.processes, strict=True)
         ]
         self._infrastructure.append(Component(self.redis.process, partial(self.redis.answers, 0.5), self.redis.url))
+        self._start_deadline_s = start_deadline_s
         self._prepare = prepare
         self._on_state = on_state
         self._refused: dict[str, str] = {}
@@ -167,8 +174,8 @@ class Stack:
         self.redis.start()
         self._launch(self._infrastructure)
         self._watcher.start()
-        self.redis.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
-        self.kafka.wait_ready(_INFRASTRUCTURE_DEADLINE_S)
+        self.redis.wait_ready(self._start_deadline_s)
+        self.kafka.wait_ready(self._start_deadline_s)
         asyncio.run(ensure_topics(self.access, self._partitions, self._replication_factor))
         if self.access.tls is not None:
             asyncio.run(ensure_rules(self.access))

@@ -1,16 +1,26 @@
 """State of the stack in stack.json: written by the supervisor, read by the commands.
 
 Invariant: a reader sees a whole state; a supervisor counts as alive only when pid *and* start time agree, because pids
-are used again.
+are used again. A supervisor holds the lock on supervisor.lock from before its first state until it ends.
 """
 
 import contextlib
+import fcntl
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 PROMETHEUS = "prometheus"
 """The name of that component."""
+START_DEADLINE_S = 90.0
+"""How long a supervisor waits for Redis, and then for the brokers, unless it is given longer."""
+_POLL_S = 0.1
+
+
+class SupervisorSilentError(RuntimeError):
+    """A supervisor runs, and has not written a state in time."""
 
 
 class ComponentState(msgspec.Struct, frozen=True):
@@ -100,9 +110,57 @@ def running(directory: Path) -> StackState | None:
     state = read(directory)
     if state is not None and is_alive(state):
         return state
-    with contextlib.suppress(FileNotFoundError):
-        state_path(directory).unlink()
+    if state is not None:
+        state_path(directory).unlink(missing_ok=True)
     return None
+
+
+@contextlib.contextmanager
+def lock(directory: Path, wait_s: float = 0.0) -> Iterator[bool]:
+    """Hold the supervisor's lock; yields False if another process still holds it after `wait_s` seconds.
+
+    The kernel frees it, however the holder ends.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + wait_s
+    with _lock_path(directory).open("w") as file:
+        while not (held := _take(file.fileno())) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        yield held
+
+
+def running_or_starting(directory: Path, deadline_s: float) -> StackState | None:
+    """As `running`, but wait for the first state of a supervisor that has just begun.
+
+    Raises:
+        SupervisorSilentError: it writes none for `deadline_s` seconds.
+    """
+    deadline = time.monotonic() + deadline_s
+    while True:
+        state = running(directory)
+        if state is not None or not _lock_path(directory).exists():
+            return state
+        with lock(directory) as free:
+            if free:
+                return None
+        if time.monotonic() > deadline:
+            raise SupervisorSilentError(
+                f"a process holds {_lock_path(directory)} and has written no state for {deadline_s:g} s:"
+                " see logs/supervisor.log, or end that process"
+            )
+        time.sleep(_POLL_S)
+
+
+def _lock_path(directory: Path) -> Path:
+    return directory / "supervisor.lock"
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_alive(state: StackState) -> bool:
