@@ -1,10 +1,15 @@
 """The view's store against real databases: SQLite in a file, and a PostgreSQL server."""
 
+import asyncio
 import contextlib
+import os
 import random
+import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,14 +17,20 @@ import sqlalchemy
 from sqlalchemy import URL, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from services.balances.projection import database
+from services.balances.api import queries
+from services.balances.api.reader import DatabaseUnavailableError, Reader
+from services.balances.projection import database, writing
 from services.balances.projection.domain import Move, Plan, Position, plan
 from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
+from services.balances.projection.writing import Writing
 from shared.eos.crash import AFTER_DATABASE_COMMIT, BEFORE_DATABASE_COMMIT
+from shared.eos.errors import FatalError
 from shared.eos.sources import SeenSources
 from shared.events.codec import InternalInputError
 from shared.events.postings import DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord
+from shared.telemetry.server import Health
+from tests.harness import eventually
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, reversal, transfer
 from tests.partitions import PARTITIONS
 from tests.postgres import Postgres
@@ -292,18 +303,104 @@ def test_a_view_of_another_cluster_is_emptied_and_says_so(store: Store, view_url
     assert not any(found.values())
 
 
-@pytest.mark.parametrize("version", [0, database.VERSION + 1])
-def test_tables_of_another_version_are_created_again(store: Store, view_url: URL, version: int) -> None:
-    store.write(one())
-    engine = database.writing(view_url)
+def change(url: URL, *statements: sqlalchemy.Executable) -> None:
+    """Change the database without a store."""
+    engine = database.writing(url)
     with engine.begin() as connection:
-        connection.execute(update(database.view).values(version=version))
-        connection.exec_driver_sql("ALTER TABLE balances ADD COLUMN of_that_version TEXT")
+        for statement in statements:
+            connection.execute(statement)
     engine.dispose()
 
-    assert store.open(CLUSTER) == f"its tables are of version {version}, not {database.VERSION}"
+
+def as_of_version(url: URL, version: int) -> None:
+    """Make the tables those of another version."""
+    added = sqlalchemy.text("ALTER TABLE balances ADD COLUMN of_that_version TEXT")
+    change(url, update(database.view).values(version=version), added)
+
+
+def test_tables_of_an_older_version_are_created_again(store: Store, view_url: URL) -> None:
+    store.write(one())
+    as_of_version(view_url, database.VERSION - 1)
+
+    assert store.open(CLUSTER) == f"its tables are of version {database.VERSION - 1}, not {database.VERSION}"
     assert contents(view_url) == in_memory(MemoryTables())
     store.write(one())
+
+
+def test_tables_of_a_newer_version_are_kept_until_they_are_emptied(store: Store, view_url: URL) -> None:
+    store.write(one())
+    as_of_version(view_url, database.VERSION + 1)
+    before = contents(view_url)
+
+    with pytest.raises(ForeignDatabaseError, match=f"of version {database.VERSION + 1}, newer than {database.VERSION}"):
+        store.open(CLUSTER)
+    assert contents(view_url) == before
+    store.empty()
+    assert store.open(CLUSTER) is None
+    assert contents(view_url) == in_memory(MemoryTables())
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"version": database.VERSION + 1}, f"version {database.VERSION + 1} and cluster {CLUSTER}"),
+        ({"cluster_id": "cluster-2"}, f"version {database.VERSION} and cluster cluster-2"),
+    ],
+)
+@pytest.mark.parametrize("next_offset", [0, 9])
+def test_a_view_whose_tables_became_another_ones_is_fenced(
+    store: Store, view_url: URL, changed: dict[str, object], says: str, next_offset: int
+) -> None:
+    moved = update(database.positions).values(next_offset=next_offset)
+    change(view_url, moved, update(database.view).values(changed))
+    before = contents(view_url)
+
+    with pytest.raises(ForeignDatabaseError, match=says):
+        store.write(one())
+    with pytest.raises(ForeignDatabaseError, match=says):
+        store.positions()
+    assert contents(view_url) == before
+
+
+def test_a_writer_that_waited_for_another_clusters_view_is_fenced(view_url: URL, store: Store, rival: Store) -> None:
+    """Positions of both clusters are 0: only the view's row differs."""
+    emptied, written = threading.Event(), threading.Event()
+
+    @sqlalchemy.event.listens_for(rival._engine, "after_cursor_execute")
+    def executed(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM events"):
+            emptied.set()
+            written.wait(1)  # the writer waits for the positions' rows meanwhile
+
+    with ThreadPoolExecutor(1) as thread:
+        opening = thread.submit(rival.open, "cluster-2")
+        assert emptied.wait(30)
+        with pytest.raises(ForeignDatabaseError, match="cluster cluster-2"):
+            store.write(one())
+        written.set()
+        opening.result(30)
+    assert contents(view_url)["events"] == []
+
+
+@pytest.mark.timeout(60)
+def test_a_large_view_is_emptied_however_long_it_takes(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = postgres.create("large")
+    store = Store(url, PARTITIONS)
+    store.open(CLUSTER)
+    store.write(one())
+    slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END'"
+    on_events = "CREATE TRIGGER slow BEFORE DELETE ON events FOR EACH STATEMENT EXECUTE FUNCTION slow()"
+    change(url, sqlalchemy.text(slow), sqlalchemy.text(on_events))
+    store.close()
+
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_S", 0.5)
+    store = Store(url, PARTITIONS)
+    store.empty()
+    assert contents(url) == in_memory(MemoryTables())
+    with pytest.raises(DatabaseAwayError, match="statement timeout"), store._transaction() as connection:
+        connection.execute(sqlalchemy.text("SELECT pg_sleep(5)"))
+    assert store.open("cluster-2") == "it is a view of cluster cluster-1, not of cluster-2"
+    store.close()
 
 
 def test_foreign_tables_are_refused_and_kept(view_url: URL) -> None:
@@ -387,6 +484,7 @@ def held_in_transaction(url: URL, during: Callable[[], None]) -> BaseException |
             assert go_on.wait(60)
 
     stopped = Store(url, PARTITIONS, hold)
+    stopped.open(CLUSTER)
     with ThreadPoolExecutor(1) as thread:
         attempt = thread.submit(stopped.write, all_of(stopped.positions()))
         try:
@@ -444,3 +542,79 @@ def test_a_killed_server_is_unreachable_and_keeps_committed_rows(postgres: Postg
     store.write(one(P, 2))
     assert len(contents(url)["events"]) == 2
     store.close()
+
+
+@contextlib.contextmanager
+def frozen(server: Postgres, url: URL) -> Iterator[None]:
+    """Stop the backends of a database."""
+    asked = sqlalchemy.text("SELECT pid FROM pg_stat_activity WHERE datname = :name")
+    engine = database.reading(server.url())
+    with engine.connect() as connection:
+        pids = connection.execute(asked, {"name": url.database}).scalars().all()
+    engine.dispose()
+    assert pids
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # it belongs to a connection that was closed
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.timeout(60)
+async def test_calls_of_a_frozen_backend_are_aborted_and_retried(postgres: Postgres) -> None:
+    url = postgres.create("frozen")
+    store = Store(url, PARTITIONS)
+    health = Health()
+    hands = Writing(health, store.abort)
+    await hands.call(partial(store.open, CLUSTER))
+    with frozen(postgres, url):
+        call = asyncio.create_task(hands.call(partial(store.write, one()), timeout_s=1))
+        await eventually(lambda: asyncio.sleep(0, not health.ready), "the database is missing")
+        await call  # over another connection
+        assert health.ready
+    await hands.end()
+    assert store.positions()[P].next_offset == 2
+    store.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_frozen_server_ends_the_view_and_delays_no_stop(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 2)
+    monkeypatch.setattr(writing, "END_S", 0.5)
+    url = postgres.create("frozen-server")
+    store = Store(url, PARTITIONS)
+    hands = Writing(Health(), store.abort, deadline_s=1)
+    await hands.call(partial(store.open, CLUSTER))
+    reader = Reader(database.reading(url))
+    await reader.read(queries.positions)
+    with frozen(postgres, url):
+        postgres.process.pause()
+        try:
+            asked = asyncio.create_task(reader.read(queries.positions))
+            with pytest.raises(FatalError, match="was away for 1 s"):
+                await hands.call(store.positions, timeout_s=0.5)
+            call = asyncio.create_task(hands.call(store.positions))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            async with asyncio.timeout(10):
+                await hands.end()
+                await reader.close()
+            with pytest.raises(DatabaseUnavailableError):
+                await asked
+            store.close()
+        finally:
+            postgres.process.resume()
+
+
+async def test_a_connection_to_a_lost_host_ends_after_seconds(postgres: Postgres) -> None:
+    engine = database.reading(postgres.url())
+    with engine.connect() as connection, socket.socket(fileno=os.dup(connection.connection.fileno())) as shared:
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        assert [shared.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [5, 2, 3, 10_000]
+        assert shared.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    engine.dispose()

@@ -125,6 +125,16 @@ async def test_an_account_is_shown_to_its_owner_and_the_house(site: Site, path: 
     assert (await site.ask(unknown, sent=bearer(OTHER)))[0] == 404
 
 
+@pytest.mark.parametrize("path", [f"/v1/accounts/{DEBTOR}", f"/v1/accounts/{DEBTOR}/entries"])
+async def test_the_owner_is_that_of_the_records_that_were_waited_for(site: Site, path: str) -> None:
+    for client in ("other", "shop"):
+        offset = site.view.post(P, AccountOpened(DEBTOR, 0, client, 2, f"open-{client}", value_date=DAY))
+        asked = asyncio.create_task(site.ask(f"{path}?at_least={P}:{offset}&timeout=10", sent=bearer(OTHER)))
+        await eventually(lambda: asyncio.sleep(0, site.view.waiting > 0), "the request waits")
+        site.view.take()
+        assert (await asked)[0] == (200 if client == "other" else 403)
+
+
 @pytest.mark.parametrize(
     ("key", "debtor", "found"),
     [

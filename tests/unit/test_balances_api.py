@@ -1,15 +1,18 @@
 """Requests that the read side's API refuses, over real HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from prometheus_client import REGISTRY
+from sqlalchemy import Connection
 
 from services.balances.api.parameters import ACCOUNT_CHARS_MAX, WAIT_S_MAX
+from services.balances.api.reader import Snapshot
 from services.balances.projection import database
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from tests.ledgers import CREDITOR, DEBTOR, Q
@@ -179,6 +182,19 @@ async def test_a_worker_that_does_not_answer_delays_no_answer(site: Site, monkey
     monkeypatch.setattr("services.balances.api.snapshots.FRESHNESS_TIMEOUT_S", 0.05)
     answer = await site.get("/api/freshness")
     assert (answer["caught_up"], answer["seconds_behind"]) == (None, None)
+
+
+async def test_the_age_includes_the_time_that_the_database_took(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = site.reader._ask
+
+    def slow(question: Callable[[Connection], object]) -> Snapshot[object]:
+        time.sleep(0.5)
+        return ask(question)
+
+    monkeypatch.setattr(site.reader, "_ask", slow)
+    answer = await site.get("/api/freshness")
+    assert answer["seconds_behind"] >= 0.5
+    assert all(one["asked_s"] >= 0.5 for one in answer["as_of"])
 
 
 @pytest.mark.parametrize("name", ["a/b", "é", "a b", "..", "%2F"])

@@ -123,6 +123,15 @@ def test_the_age_of_an_answer(next_offset: int, known: PartitionFreshness | None
     assert as_of({1: next_offset}, {} if known is None else {1: known}, [1]) == (expected,)
 
 
+def test_the_age_includes_the_time_that_the_answer_took() -> None:
+    known = {1: freshness(1, 7, 10, 2.5), 2: freshness(2, 8, 8, 0.4), 3: freshness(3, 7, None, None)}
+    assert as_of({1: 7, 2: 8, 3: 7}, known, [1, 2, 3], 60.0) == (
+        Position(1, 7, 10, 3, 62.5, 60.4),
+        Position(2, 8, 8, 0, 60.4, 60.4),
+        Position(3, 7, None, None, None, None),
+    )
+
+
 def test_a_partition_that_was_never_read_is_at_offset_0() -> None:
     assert as_of({}, {3: freshness(3, 0, 5, 1.0)}, [3]) == (Position(3, 0, 5, 5, 1.0, 0.4),)
 

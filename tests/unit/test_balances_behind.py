@@ -44,6 +44,15 @@ def test_a_new_record_after_an_idle_hour_is_not_an_hour_old() -> None:
     assert seconds(behind, quiet, NOW_MS + 600) == 1.1
 
 
+def test_a_view_that_is_rebuilt_is_as_old_as_its_last_record_until_it_has_everything_again() -> None:
+    behind = Behind()
+    behind.look({0: 100}, {0: Position(100, NOW_MS - 10_000)}, NOW_MS)
+    behind.look({0: 102}, {0: Position(40, NOW_MS - 3_600_000)}, NOW_MS + 1000)
+
+    assert seconds(behind, Position(40, NOW_MS - 3_600_000), NOW_MS + 1000) == 3601
+    assert seconds(behind, Position(100, NOW_MS - 10_000), NOW_MS + 1000) == 1
+
+
 def test_an_answer_of_the_brokers_expires() -> None:
     behind = Behind()
     behind.look({0: 9}, {0: Position(9, NOW_MS)}, NOW_MS)

@@ -57,6 +57,9 @@ class Edge:
     def positions(self) -> dict[int, Position]:
         return self.tables.read()
 
+    def abort(self) -> None:
+        pass
+
     async def stable(self) -> dict[int, int]:
         return self.stable_offsets
 

@@ -77,3 +77,19 @@ async def test_a_closed_hub_releases_all_clients() -> None:
         hub.close()
         assert await waiting is None
         assert client.closed
+
+
+async def test_the_first_client_after_a_close_is_reported_though_a_closed_one_keeps_its_place() -> None:
+    watched = Watched(2)
+    with watched.hub.client() as stalled:
+        watched.hub.publish(b"then")
+        watched.hub.close()
+        assert (watched.changes, watched.hub.clients) == ([True, False], 1)
+        with watched.hub.client() as again:
+            assert watched.changes == [True, False, True]
+            assert await again.next(0.01) is None
+            with pytest.raises(TooManyClientsError), watched.hub.client():
+                pytest.fail("the hub is full")
+        assert watched.changes == [True, False, True, False]
+        assert stalled.closed
+    assert watched.changes == [True, False, True, False]

@@ -4,16 +4,17 @@ import asyncio
 import logging
 import re
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy
 
-from services.balances.dashboard import probes, site
+from services.balances.dashboard import collector, evidence, probes, site
 from services.balances.dashboard.collector import Collector
 from services.balances.dashboard.probes import Monitor, MonitorUnavailableError
-from services.balances.dashboard.tables import Looking
+from services.balances.dashboard.tables import Look, Looking
 from services.balances.projection import database
 from shared.http.monitor import Step
 from shared.telemetry import catalogue
@@ -133,6 +134,36 @@ async def test_an_unavailable_database_is_shown_and_other_sources_go_on(view: Vi
         assert snapshot["services"]["ledger"]["state"] == "ready"
 
 
+async def test_a_database_that_hangs_is_shown_without_its_former_figures(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert collector.VIEW_ANSWER_S + collector.ROUND_S < evidence.REST_S
+    look = Looking.look
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def hanging(looking: Looking, connection: sqlalchemy.Connection) -> Look:
+        if hangs.is_set():
+            assert go_on.wait(30)
+        return look(looking, connection)
+
+    monkeypatch.setattr(Looking, "look", hanging)
+    async with page(view) as shown, shown.stream() as stream:
+        try:
+            async with asyncio.timeout(FIRST_S):
+                while (await stream.next())["view"] is None:
+                    pass
+            hangs.set()
+            async with asyncio.timeout(FIRST_S):
+                while (snapshot := await stream.next())["view"] is not None:
+                    pass
+            assert snapshot["view_failure"] == "no answer within 1.5 s"
+        finally:
+            go_on.set()
+        async with asyncio.timeout(FIRST_S):
+            while (await stream.next())["view"] is None:
+                pass
+
+
 async def test_a_page_without_a_monitor_says_so(shown: Page) -> None:
     async with shown.stream() as stream, asyncio.timeout(FIRST_S):
         snapshot = await stream.next()
@@ -242,6 +273,34 @@ async def test_a_collector_that_fails_is_logged_and_restarted_by_the_next_client
         assert "the collector ended" in caplog.text
         async with shown.stream() as again, asyncio.timeout(FIRST_S):
             await again.next()
+
+
+async def test_a_collector_that_fails_is_restarted_though_a_stalled_client_keeps_its_place(
+    shown: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError("a defect")
+
+    with monkeypatch.context() as defect:
+        defect.setattr(Looking, "look", fail)
+        with shown.live._hub.client() as stalled:
+            while not stalled.closed:
+                await stalled.next(FIRST_S)
+            defect.undo()
+            async with shown.stream() as again, asyncio.timeout(FIRST_S):
+                await again.next()
+
+
+async def test_a_client_that_comes_while_the_collector_is_being_cancelled_gets_another(shown: Page) -> None:
+    async with shown.stream() as stream:
+        await stream.next()
+        cancelled = shown.live._collecting
+        assert cancelled is not None
+        shown.live._cancel()
+        async with asyncio.timeout(FIRST_S):
+            await asyncio.wait([cancelled])
+            assert shown.live._collecting is not cancelled
+            await stream.next()
 
 
 @pytest.mark.parametrize(

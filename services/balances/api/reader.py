@@ -9,8 +9,9 @@ started over. The worker's progress only makes the wait shorter.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -19,7 +20,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from services.balances.api import queries
 from services.balances.api.parameters import Refusal, RefusedError
-from services.balances.projection.progress import PartitionFreshness, Progress
+from services.balances.projection.database import abort
+from services.balances.projection.progress import PartitionFreshness, Position, Progress, as_of
+from services.balances.projection.writing import end_threads
 from shared.http.serving import ClientPlaces
 
 READERS: Final = 4  # threads; a question takes about a millisecond
@@ -98,12 +101,24 @@ class Reader:
         return DatabaseUnavailableError(reason)
 
     async def close(self) -> None:
-        """End the threads after their current questions, which the database bounds, and close the connections."""
-        await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+        """End the threads after their current questions, which are aborted soon, and close the connections."""
+        await end_threads(self._executor, partial(abort, self._engine))
         self._engine.dispose()
 
 
-async def freshness_of(progress: Progress, timeout_s: float) -> dict[int, PartitionFreshness]:
+async def read_dated(
+    reader: Reader, progress: Progress, question: Callable[[Connection], T], partitions: Iterable[int], timeout_s: float
+) -> tuple[T, tuple[Position, ...]]:
+    """Ask a question; return the answer, and how old it is if the worker reports its progress in time."""
+    # Before the snapshot, so that the answer is not older than it says
+    freshness = await _freshness(progress, timeout_s)
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    found, positions = await reader.read(question)
+    return found, as_of(positions, freshness, partitions, loop.time() - begun_s)
+
+
+async def _freshness(progress: Progress, timeout_s: float) -> dict[int, PartitionFreshness]:
     """The worker's progress by partition; empty if it does not come in time."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -130,22 +130,15 @@ class Api:
         query = parameters.parse(DatedEntriesQuery, request.query.items())
         parameters.check_currency(query.currency)
         check_dates(query, name)
-        await self._check_owner(request, name, partition)
         asked = "entries", name, query.currency, query.since, query.to, query.order
         after = decode_cursor(asked, query.after)
         await self._snapshots.reach(query, sender_of(request))
         found, now = await self._snapshots.ask(partial(dated_entries, name=name, query=query, after=after), [partition])
         if found is None:
             raise no_account(name, now)
+        check_owner(request, name, found.owner)
         following = None if found.last is None else encode_cursor(asked, found.last)
         return Entries(name, partition, query.order, found.entries, following, now)
-
-    async def _check_owner(self, request: web.Request, name: str, partition: int) -> None:
-        if client_of(request) is not None:
-            owner, now = await self._snapshots.ask(partial(queries.owner, name=name), [partition])
-            if owner is None:
-                raise no_account(name, now)
-            check_owner(request, name, owner)
 
     async def get_totals(self, request: web.Request) -> Totals:
         await self._snapshots.reach(parameters.parse(Query, request.query.items()), sender_of(request))

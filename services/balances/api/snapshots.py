@@ -7,8 +7,8 @@ from sqlalchemy import Connection
 
 from services.balances.api import parameters, queries
 from services.balances.api.parameters import Query, Refusal, RefusedError
-from services.balances.api.reader import Reader, Snapshot, Waiting, freshness_of
-from services.balances.projection.progress import Position, Progress, as_of
+from services.balances.api.reader import Reader, Waiting, read_dated
+from services.balances.projection.progress import Position, Progress
 from shared.events.fields import HOUSE_ACCOUNTS
 
 FRESHNESS_TIMEOUT_S: Final = 2.0  # after it, an answer does not say how old it is
@@ -34,10 +34,7 @@ class Snapshots:
 
     async def ask(self, question: Question[T], partitions: Iterable[int]) -> tuple[T, tuple[Position, ...]]:
         """Ask; return the answer, and how old it is."""
-        # Before the snapshot, so that the answer is not older than it says
-        freshness = await freshness_of(self._progress, FRESHNESS_TIMEOUT_S)
-        snapshot: Snapshot[T] = await self._reader.read(question)
-        return snapshot.found, as_of(snapshot.positions, freshness, partitions)
+        return await read_dated(self._reader, self._progress, question, partitions, FRESHNESS_TIMEOUT_S)
 
     async def ask_until(
         self, question: Question[T], enough: Callable[[T], bool], timeout_s: float, client: str | None

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError, freshness_of
+from services.balances.api.reader import DatabaseUnavailableError, Reader, ReaderBusyError, read_dated
 from services.balances.dashboard import probes
 from services.balances.dashboard.derive import Memory, derive
 from services.balances.dashboard.observed import MONITOR, Instance, Seen, ViewLook, Watched
 from services.balances.dashboard.probes import Monitor
 from services.balances.dashboard.snapshot import Snapshot
 from services.balances.dashboard.tables import Looking
-from services.balances.projection.progress import Progress, as_of
+from services.balances.projection.progress import Progress
 from shared.http.monitor import ClusterState, Run
 from shared.telemetry.server import Health
 
@@ -61,7 +61,12 @@ class Client:
 
 
 class Hub:
-    """At most `clients_max` clients. `on_watched` gets True when the first has come, False when the last has gone."""
+    """At most `clients_max` clients.
+
+    Args:
+        on_watched: gets True when the first has come, and False when the last has gone. A client that was closed does
+            not count, though it keeps its place until its connection has ended.
+    """
 
     def __init__(self, clients_max: int, on_watched: Callable[[bool], None]) -> None:
         self._clients_max: Final = clients_max
@@ -72,6 +77,10 @@ class Hub:
     @property
     def clients(self) -> int:
         return len(self._clients)
+
+    @property
+    def watched(self) -> bool:
+        return not all(client.closed for client in self._clients)
 
     def publish(self, message: bytes) -> None:
         """Pass it to all, and keep it for the next client."""
@@ -85,24 +94,33 @@ class Hub:
         if len(self._clients) >= self._clients_max:
             raise TooManyClientsError(f"{self._clients_max} clients watch already")
         client = Client(self._newest)
+        was_watched = self.watched
         self._clients.add(client)
         try:
-            if len(self._clients) == 1:
+            if not was_watched:
                 self._on_watched(True)
             yield client
         finally:
             self._clients.discard(client)
-            if not self._clients:
-                self._newest = None  # the next client must not see an old state
-                self._on_watched(False)
+            if not client.closed:
+                self._leave()
 
     def close(self) -> None:
-        for client in self._clients:
-            client.close()
+        """Close all clients."""
+        if self.watched:
+            for client in self._clients:
+                client.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self.watched:
+            self._newest = None  # the next client must not see an old state
+            self._on_watched(False)
 
 
 ROUND_S: Final = 0.5
 FRESHNESS_S: Final = 1.0  # after it, the view is shown without its age
+VIEW_ANSWER_S: Final = 1.5  # with ROUND_S less than REST_S: no older look is judged as that of a quiescent system
 FIRST_S: Final = 1.5  # the first round waits for all first answers: a page that opens shows no unknown state
 
 
@@ -214,17 +232,23 @@ class Collector:
         loop = asyncio.get_running_loop()
         while True:
             due_s = loop.time() + ROUND_S
+            late = loop.call_later(VIEW_ANSWER_S, self._take_view, None, f"no answer within {VIEW_ANSWER_S:g} s")
             try:
                 view, failure = await self._look(), ""
             except (DatabaseUnavailableError, ReaderBusyError) as error:
                 view, failure = None, str(error) or "too much is asked of it"
-            if self._view_failure != failure or (self._view is None and view is not None):
-                self._changed.set()
-            self._view, self._view_failure = view, failure
+            finally:
+                late.cancel()
+            self._take_view(view, failure)
             await asyncio.sleep(max(due_s - loop.time(), 0.0))
 
+    def _take_view(self, view: ViewLook | None, failure: str) -> None:
+        if self._view_failure != failure or (self._view is None and view is not None):
+            self._changed.set()
+        self._view, self._view_failure = view, failure
+
     async def _look(self) -> ViewLook:
-        # Before the snapshot, so that the view is not older than it says
-        freshness = await freshness_of(self._progress, FRESHNESS_S)
-        found, positions = await self._reader.read(self._looking.look)
-        return ViewLook(as_of(positions, freshness, range(self._partitions)), found.events, found.balances)
+        found, positions = await read_dated(
+            self._reader, self._progress, self._looking.look, range(self._partitions), FRESHNESS_S
+        )
+        return ViewLook(positions, found.events, found.balances)

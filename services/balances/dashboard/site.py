@@ -88,6 +88,7 @@ class Live:
         )
         self._collecting: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
+        self._stopping = False
         self._ways = Places(WAYS_MAX, busy)
         self._ways_failing = False
 
@@ -101,6 +102,7 @@ class Live:
 
     async def stop(self) -> None:
         """End all streams and the collector. Call it before the server waits for its connections."""
+        self._stopping = True
         self._hub.close()
         self._cancel_lingering()
         await self._end()
@@ -143,7 +145,11 @@ class Live:
         if not watched:
             loop = asyncio.get_running_loop()
             self._lingering = loop.call_later(LINGER_S, self._cancel)
-        elif self._collecting is None or self._collecting.done():
+        else:
+            self._collect()
+
+    def _collect(self) -> None:
+        if not self._stopping and (self._collecting is None or self._collecting.done()):
             self._collecting = asyncio.create_task(self._collector.run(), name="collector")
             self._collecting.add_done_callback(self._ended)
 
@@ -151,6 +157,8 @@ class Live:
         if not task.cancelled() and task.exception() is not None:
             log.error("the collector ended", exc_info=task.exception())
             self._hub.close()  # pages connect again, and the first one starts it again
+        elif self._hub.watched:  # a client came between the cancellation and the end
+            self._collect()
 
     def _cancel(self) -> None:
         if self._collecting is not None:

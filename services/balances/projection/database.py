@@ -4,14 +4,18 @@ Invariants:
 - Rows and the position up to which they were made are written in one database transaction. Every row is made from a
   committed record of ledger.postings and belongs to that record's partition, so two partitions never write the same
   row. Money is exact whatever its size. All of it can be rebuilt from the topic.
-- Every wait has a bound, for a connection, a lock and a statement. A writer begins as a writer. A reader cannot write,
-  and sees one snapshot for each transaction.
+- Every wait has a bound, for a connection, a lock and a statement. A frozen server keeps none of them: its caller
+  aborts the connections. A writer begins as a writer. A reader cannot write, and sees one snapshot for each
+  transaction.
 """
 
 import os
+import socket
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 from sqlalchemy import (
@@ -54,6 +58,7 @@ CONNECT_TIMEOUT_S: Final = 5
 LOCK_TIMEOUT_S: Final = 10
 STATEMENT_TIMEOUT_S: Final = 30
 SILENT_TIMEOUT_S: Final = 10
+KEEPALIVE_S: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}  # a lost host: 11 s
 READERS_MAX: Final = 8  # connections of readers at once; one more waits as long as for a lock
 _WANTED: Final = "set ONCE_VIEW_DATABASE to sqlite:///FILE or postgresql+psycopg://USER@HOST:PORT/DATABASE"
 _CA_FILE: Final = "ONCE_VIEW_DATABASE_CA_FILE"
@@ -181,8 +186,13 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
         paramstyle="format",  # positional, as `bulk` needs it; SQLite's are
         pool_pre_ping=read_only,  # a reader does not try again; the writer does
         isolation_level="REPEATABLE READ" if read_only else "READ COMMITTED",
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "tcp_user_timeout": SILENT_TIMEOUT_S * 1000},
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "tcp_user_timeout": SILENT_TIMEOUT_S * 1000,
+            **KEEPALIVE_S,
+        },
     )
+    connections = _connections[engine] = set()
     settings = {
         "statement_timeout": STATEMENT_TIMEOUT_S,
         "lock_timeout": LOCK_TIMEOUT_S,
@@ -191,6 +201,7 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
     }
 
     def connected(connection: Any, _record: object) -> None:
+        connections.add(connection)
         # In a transaction of its own: what is set in one that is rolled back is gone
         with connection.transaction(), connection.cursor() as cursor:
             for name, seconds in settings.items():
@@ -199,7 +210,22 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
                 cursor.execute("SET default_transaction_read_only = on")
 
     event.listen(engine, "connect", connected)
+    event.listen(engine, "close", lambda connection, _record: connections.discard(connection))
     return engine
+
+
+_connections: Final = WeakKeyDictionary[Engine, set[Any]]()  # to PostgreSQL
+
+
+def abort(engine: Engine) -> None:
+    """End the connections to PostgreSQL, whose threads then fail: a frozen server ends no statement, whatever its time.
+
+    Calls of SQLite have bounds of their own.
+    """
+    for connection in tuple(_connections.get(engine, ())):
+        closed = suppress(OSError, engine.dialect.loaded_dbapi.Error)
+        with closed, socket.socket(fileno=os.dup(connection.fileno())) as shared:
+            shared.shutdown(socket.SHUT_RDWR)
 
 
 VERSION: Final = 3  # of these tables: a view that finds another one drops them and rebuilds from the topic

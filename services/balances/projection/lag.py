@@ -67,7 +67,7 @@ class Behind:
     def __init__(self) -> None:
         self._stable: Mapping[int, int] = {}
         self._asked_ms = 0
-        self._caught_up_ms: dict[int, int] = {}
+        self._caught_up: dict[int, tuple[int, int]] = {}  # the last end that was reached, and when it was asked for
 
     def look(self, stable: Mapping[int, int], positions: Mapping[int, Position], asked_ms: int) -> None:
         """Note the last stable offsets of brokers that were asked at `asked_ms`, before the positions were read."""
@@ -75,12 +75,13 @@ class Behind:
         self._asked_ms = asked_ms
         for partition, end in stable.items():
             if partition in positions and positions[partition].next_offset >= end:
-                self._caught_up_ms[partition] = asked_ms
+                self._caught_up[partition] = end, asked_ms
 
     def freshness(self, positions: Mapping[int, Position], now_ms: int) -> list[PartitionFreshness]:
         """Every partition as it is now.
 
-        What is missing came after the view had everything, and after the last record that it has.
+        What is missing came after the view had everything, and after the last record that it has. A view that is
+        rebuilt has everything again at the end that it had reached.
         """
         stable = self._stable if now_ms - self._asked_ms <= KNOWN_MS else {}
         return [
@@ -94,7 +95,8 @@ class Behind:
         asked_s = max(now_ms - self._asked_ms, 0) / 1000
         seconds_behind = asked_s
         if position.next_offset < stable:
-            complete_ms = max(self._caught_up_ms.get(partition, 0), position.timestamp_ms)
+            end, caught_up_ms = self._caught_up.get(partition, (0, 0))
+            complete_ms = max(caught_up_ms if position.next_offset >= end else 0, position.timestamp_ms)
             seconds_behind = max((now_ms - complete_ms) / 1000, asked_s)
         return PartitionFreshness(partition, position.next_offset, stable, seconds_behind, asked_s)
 

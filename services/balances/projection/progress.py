@@ -70,17 +70,29 @@ class Freshness(msgspec.Struct, frozen=True):
 
 
 def as_of(
-    positions: Mapping[int, int], freshness: Mapping[int, PartitionFreshness], partitions: Iterable[int]
+    positions: Mapping[int, int],
+    freshness: Mapping[int, PartitionFreshness],
+    partitions: Iterable[int],
+    elapsed_s: float = 0.0,
 ) -> tuple[Position, ...]:
     """The age of an answer about some partitions.
 
     Args:
         positions: next offsets in the snapshot that it was made from; 0 for a partition that is missing.
         freshness: the worker's, requested before the snapshot was taken.
+        elapsed_s: since the worker reported the freshness.
     """
     return tuple(
-        _position(partition, positions.get(partition, 0), freshness.get(partition)) for partition in partitions
+        _position(partition, positions.get(partition, 0), _later(freshness.get(partition), elapsed_s))
+        for partition in partitions
     )
+
+
+def _later(known: PartitionFreshness | None, elapsed_s: float) -> PartitionFreshness | None:
+    if known is None or known.seconds_behind is None or known.asked_s is None:
+        return known
+    behind_s, asked_s = (round(seconds + elapsed_s, 3) for seconds in (known.seconds_behind, known.asked_s))
+    return known._replace(seconds_behind=behind_s, asked_s=asked_s)
 
 
 def _position(partition: int, next_offset: int, known: PartitionFreshness | None) -> Position:

@@ -2,7 +2,8 @@
 
 Invariant: a position moves only from where its writer believes it to be. Of two owners of a partition (a rebalance, a
 process that was paused and resumes) the slower one fails, and nothing is written twice. Rows of another cluster, or of
-another version of the tables, are dropped, because all of it is in the topic.
+an older version of the tables, are dropped, because all of it is in the topic. A view whose tables were dropped or
+emptied for another cluster or version fails at its next transaction.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,7 @@ class OvertakenError(Exception):
 
 
 class ForeignDatabaseError(Exception):
-    """The database has tables of these names that are not a view's; nothing was changed."""
+    """The database has tables of these names that are not this view's; nothing was changed."""
 
 
 class Store:
@@ -47,6 +48,7 @@ class Store:
         self._url = url
         self._partitions = partitions
         self._reach = reach
+        self._cluster_id = ""
         self._engine = database.writing(url)
         self._is_sqlite = url.get_backend_name() == database.SQLITE
         dialect = self._engine.dialect
@@ -58,16 +60,22 @@ class Store:
         self._newcomers = Bulk(database.accounts, Conflict.KEEP, dialect)
 
     def open(self, cluster_id: str) -> str | None:
-        """Create the tables, or recreate them if they are of another cluster, version or number of partitions.
+        """Create the tables, or recreate them if they are of another cluster, number of partitions or older version.
 
         Returns why existing ones were dropped, or None. Raises ForeignDatabaseError.
         """
+        self._cluster_id = cluster_id
         with self._transaction() as connection:
             names = self._lock(connection)
             if not names:
                 self._create(connection, cluster_id)
                 return None
             known = self._known(connection, names)
+            if known is not None and known[0] > database.VERSION:
+                raise ForeignDatabaseError(
+                    f"{self._url.render_as_string()} has tables of version {known[0]}, newer than {database.VERSION}: "
+                    "run the newer release, or drop its tables with `python -m services.balances --rebuild`"
+                )
             if known is None or known[0] != database.VERSION:
                 database.metadata.drop_all(connection)
                 self._create(connection, cluster_id)
@@ -97,16 +105,20 @@ class Store:
                 database.metadata.drop_all(connection)  # `open` makes them
 
     def positions(self) -> dict[int, Position]:
+        """Read all positions; ForeignDatabaseError as for `write`."""
         with self._transaction() as connection:
-            return {
+            found = {
                 row.partition: Position(row.next_offset, row.timestamp_ms, row.sources)
                 for row in connection.execute(select(database.positions))
             }
+            self._raise_if_replaced(connection)
+        return found
 
     def write(self, made: Plan) -> None:
         """Write a plan in one transaction.
 
         Raises:
+            ForeignDatabaseError: since `open`, the tables became those of another cluster or version.
             OvertakenError: a position is not where the plan begins; read the positions again.
             DatabaseAwayError: it may have been written: then the next try is overtaken.
             InternalInputError: as `domain.fold`; nothing was written.
@@ -125,10 +137,15 @@ class Store:
             self._reach(BEFORE_DATABASE_COMMIT)
         self._reach(AFTER_DATABASE_COMMIT)
 
+    def abort(self) -> None:
+        """From another thread, make a call that waits for a server raise DatabaseAwayError."""
+        database.abort(self._engine)
+
     def close(self) -> None:
         self._engine.dispose()
 
     def _move(self, connection: Connection, made: Plan) -> None:
+        overtaken = None
         for partition, (before, after) in sorted(made.moves.items()):
             moved = connection.execute(
                 _MOVE,
@@ -141,7 +158,22 @@ class Store:
                 },
             )
             if moved.rowcount != 1:
-                raise OvertakenError(f"the position of partition {partition} is no longer {before.next_offset}")
+                overtaken = OvertakenError(f"the position of partition {partition} is no longer {before.next_offset}")
+                break
+        # Only now: an `open` of another cluster that holds the positions' rows has ended
+        self._raise_if_replaced(connection)
+        if overtaken is not None:
+            raise overtaken
+
+    def _raise_if_replaced(self, connection: Connection) -> None:
+        found = connection.execute(_VIEW).one_or_none()
+        if found != (database.VERSION, self._cluster_id):
+            version, cluster_id = found or (None, None)
+            raise ForeignDatabaseError(
+                f"the tables of {self._url.render_as_string()} are now of version {version} and cluster {cluster_id}, "
+                f"not {database.VERSION} and {self._cluster_id}: stop the other view, or name another database in "
+                "ONCE_VIEW_DATABASE"
+            )
 
     def _state(self, connection: Connection, made: Plan) -> State:
         state = State()
@@ -184,7 +216,7 @@ class Store:
                 f"{self._url.render_as_string()} has tables {', '.join(sorted(names))} that are not a view's: name an "
                 "empty database in ONCE_VIEW_DATABASE"
             )
-        found = connection.execute(select(database.view.c.version, database.view.c.cluster_id)).one_or_none()
+        found = connection.execute(_VIEW).one_or_none()
         return None if found is None else (found.version, found.cluster_id)
 
     def _create(self, connection: Connection, cluster_id: str) -> None:
@@ -193,6 +225,8 @@ class Store:
         connection.execute(insert(database.positions), [_position_row(number) for number in range(self._partitions)])
 
     def _empty(self, connection: Connection) -> None:
+        if not self._is_sqlite:
+            connection.execute(text("SET LOCAL statement_timeout = 0"))  # a large table takes minutes
         # Positions first, as `write` does. DELETE and not TRUNCATE, which snapshots do not keep out
         connection.execute(update(database.positions).values(next_offset=0, timestamp_ms=0, sources=SeenSources()))
         for table in (database.events, database.entries, database.balances, database.totals, database.accounts):
@@ -211,6 +245,7 @@ class Store:
             raise
 
 
+_VIEW: Final = select(database.view.c.version, database.view.c.cluster_id)
 _MOVE: Final = (
     update(database.positions)
     .where(database.positions.c.partition == bindparam("at_partition"))

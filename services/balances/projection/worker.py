@@ -76,7 +76,7 @@ class View:
         self._cluster_id = cluster_id
         self._health = health
         self._reach = reach
-        self._writing = Writing(health)
+        self._writing = Writing(health, store.abort)
         self._pages: asyncio.Queue[Page | None] = asyncio.Queue(PAGES_MAX)
         self._owned: frozenset[int] = frozenset()
         self._positions: dict[int, Position] = {}
@@ -93,7 +93,7 @@ class View:
 
         Raises:
             EosError: why it cannot go on.
-            ForeignDatabaseError: the database has tables that are no view.
+            ForeignDatabaseError: the tables are not this view's.
             LostRecordsError: the view does not fit the topic.
         """
         shown = [
@@ -112,7 +112,7 @@ class View:
         await until_first_ends(self._consume(), self._stay(), self._write_on(), self._look_on())
 
     async def _open(self) -> None:
-        dropped = await self._writing.call(partial(self._store.open, self._cluster_id))
+        dropped = await self._writing.call(partial(self._store.open, self._cluster_id), timeout_s=None)
         if dropped is not None:
             log.warning("the view is rebuilt from the topic", extra={"reason": dropped})
 

@@ -53,10 +53,11 @@ const connect = () => {
 };
 
 const watch = () => {
-  if (document.hidden || !source || source.readyState !== EventSource.OPEN) return;
+  if (document.hidden || !source) return;
+  const open = source.readyState === EventSource.OPEN;
   const silent = performance.now() - heard;
-  if (silent > SILENT_MS) lose("The view has said nothing for " + Math.round(silent / 1000) + " s.");
-  if (silent > DEAD_MS) connect();
+  if (silent > SILENT_MS) lose(open ? "The view has said nothing for " + Math.round(silent / 1000) + " s." : "The view cannot be reached.");
+  if (open && silent > DEAD_MS) connect();
 };
 
 document.addEventListener("visibilitychange", () => {

@@ -99,9 +99,9 @@ const showAccount = async (name, box) => {
     try {
       const found = await ask(path + "/entries?limit=" + PAGE + "&after=" + encodeURIComponent(next));
       add(found);
-      say(plural(found.entries.length, "older entry", "older entries") + " added, " + count(body.children.length) + " shown");
+      if (box.isConnected) say(plural(found.entries.length, "older entry", "older entries") + " added, " + count(body.children.length) + " shown");
     } catch (error) {
-      refuse(error);
+      if (box.isConnected) refuse(error);
     }
     more.disabled = false;
   });
@@ -113,7 +113,7 @@ const showAccount = async (name, box) => {
     table,
     more,
   );
-  say("Account " + account.account + ": " + plural(account.balances.length, "balance", "balances") + ", " + plural(page.entries.length, "entry", "entries") + " shown");
+  return "Account " + account.account + ": " + plural(account.balances.length, "balance", "balances") + ", " + plural(page.entries.length, "entry", "entries") + " shown";
 };
 
 const step = (one, before) => {
@@ -192,9 +192,10 @@ const showPayment = async (name, box) => {
   const found = await ask(path);
   box.replaceChildren(...found.payments.map(payment), found.more ? el("p", {}, "There are others with this payment_id.") : "");
   showWays(ask(path + "/way"), box);
-  say(plural(found.payments.length, "payment", "payments") + " with this payment_id: " + found.payments.map((one) => one.status).join(", "));
+  return plural(found.payments.length, "payment", "payments") + " with this payment_id: " + found.payments.map((one) => one.status).join(", ");
 };
 
+/** Each fills the box, and returns what to say of it. */
 const KINDS = { account: showAccount, payment: showPayment };
 let asked = 0;
 
@@ -227,8 +228,10 @@ const show = async () => {
     find(kind).value = name;
     say("Looking for " + kind + " " + name);
     await Promise.race([known, wait(KNOWN_MS)]); // an address that is opened asks before the first snapshot is there
-    await KINDS[kind](name, box);
-    if (mine === asked) find("found").replaceChildren(box);
+    const result = await KINDS[kind](name, box);
+    if (mine !== asked) return;
+    find("found").replaceChildren(box);
+    say(result);
   } catch (error) {
     if (mine !== asked) return;
     find("found").replaceChildren();

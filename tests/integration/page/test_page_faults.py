@@ -117,3 +117,22 @@ async def test_a_lost_view_is_shown_at_once_and_the_page_reconnects(
             back.append(await stream(visit, "live"))
     assert statistics.median(late) <= LOST_BEATS, late
     assert max(back) <= BACK_BEATS, back
+
+
+async def test_a_page_that_is_shown_again_says_that_the_view_cannot_be_reached(
+    site: Site, browser: Browser, verdict: Verdict
+) -> None:
+    async with visiting(browser, site.origin) as visit:
+        await visit.page.wait_for_selector("#stream[data-state=live]")
+        site.view.process.pause()
+        try:
+            for hidden, state in (("true", "paused"), ("false", "lost")):
+                await visit.page.evaluate(
+                    f"Object.defineProperty(document, 'hidden', {{value: {hidden}, configurable: true}});"
+                    "document.dispatchEvent(new Event('visibilitychange'))"
+                )
+                await visit.page.wait_for_selector(f"#stream[data-state={state}]", timeout=LATE_S * 1000)
+            assert "The view cannot be reached. Trying again. The figures are those of" in await visit.text("#lost")
+        finally:
+            site.view.process.resume()
+        await visit.page.wait_for_selector("#stream[data-state=live]", timeout=LATE_S * 1000)

@@ -1,9 +1,11 @@
 """The page's search: by keyboard, page by page, with every digit, and without a result."""
 
+import asyncio
 import json
+import re
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from deploy.checkers.verdict import Verdict
 from services.balances.api import openapi
@@ -57,6 +59,28 @@ async def test_the_search_goes_by_keyboard_from_an_account_to_a_payments_way(
 
 def euros(minor: str) -> str:
     return f"{int(minor) / 100:,.2f} EUR"
+
+
+async def test_a_slow_search_says_nothing_after_a_newer_one(site: Site, browser: Browser, verdict: Verdict) -> None:
+    async with visiting(browser, site.origin) as visit:
+        go_on = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            await go_on.wait()
+            await route.continue_()
+
+        await visit.page.route(re.compile("/api/accounts/huge-account"), hold)
+        said = visit.page.locator("#said")
+        await visit.page.evaluate("location.hash = '#account=huge-account'")
+        await expect(said).to_have_text("Looking for account huge-account")
+        await visit.page.evaluate(f"location.hash = '#account={BUSY}'")
+        await expect(said).to_contain_text(f"Account {BUSY}: ")
+        account, entries = re.compile("/api/accounts/huge-account$"), re.compile("/api/accounts/huge-account/entries")
+        async with visit.page.expect_response(account), visit.page.expect_response(entries):
+            go_on.set()
+        await asyncio.sleep(0.5)
+        await expect(said).to_contain_text(f"Account {BUSY}: ")
+        assert await visit.page.locator("#found [data-balance=JPY]").count() == 0
 
 
 async def test_older_entries_come_page_by_page_each_once(site: Site, browser: Browser, verdict: Verdict) -> None:

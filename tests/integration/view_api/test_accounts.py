@@ -139,17 +139,14 @@ async def test_an_answer_has_its_freshness(site: Site) -> None:
     view.take()
     view.ledger.send(transfer("p-2"))
     [position] = (await site.get(f"/api/accounts/{DEBTOR}"))["as_of"]
-    assert position == {
-        "partition": P,
-        "next_offset": 4,
-        "last_stable_offset": 6,
-        "offsets_behind": 2,
-        "seconds_behind": 2.0,
-        "asked_s": 0.0,
-    }
+    offsets = {"partition": P, "next_offset": 4, "last_stable_offset": 6, "offsets_behind": 2}
+    took_s = position["asked_s"]
+    assert 0 <= took_s < 10
+    assert position == {**offsets, "seconds_behind": pytest.approx(2 + took_s), "asked_s": took_s}
     freshness = await site.get("/api/freshness")
-    assert (freshness["caught_up"], freshness["offsets_behind"], freshness["seconds_behind"]) == (False, 2, 2.0)
-    assert position in freshness["as_of"]
+    assert (freshness["caught_up"], freshness["offsets_behind"]) == (False, 2)
+    assert 2 <= freshness["seconds_behind"] < 12
+    assert freshness["as_of"][P].items() >= offsets.items()
     view.knows_ends = False
     freshness = await site.get("/api/freshness")
     assert (freshness["caught_up"], freshness["offsets_behind"], freshness["seconds_behind"]) == (None, None, None)
@@ -157,4 +154,5 @@ async def test_an_answer_has_its_freshness(site: Site) -> None:
     view.knows_ends = True
     view.take()
     freshness = await site.get("/api/freshness")
-    assert (freshness["caught_up"], freshness["offsets_behind"], freshness["seconds_behind"]) == (True, 0, 0.0)
+    assert (freshness["caught_up"], freshness["offsets_behind"]) == (True, 0)
+    assert 0 <= freshness["seconds_behind"] < 10

@@ -25,8 +25,9 @@ _LEGS_MAX: Final = 1000  # credit legs and reversals of one page: one each, unle
 
 
 class EntriesFound(NamedTuple):
-    """Entries, and the place of the last one if others follow it."""
+    """The account's owner, entries, and the place of the last one if others follow it."""
 
+    owner: str
     entries: tuple[Entry, ...]
     last: DatedPlace | None
 
@@ -45,7 +46,8 @@ def dated_entries(
 
     That of a house account is in the ledger's order: it may have many entries of one day, and no index by day.
     """
-    if connection.execute(statements.terms_of(name)).one_or_none() is None:
+    owner = queries.owner(connection, name)
+    if owner is None:
         return None
     currencies = connection.scalars(statements.currencies_of(name)) if query.currency is None else [query.currency]
     pages = [connection.execute(dated_entries_of(name, currency, query, after)).all() for currency in currencies]
@@ -54,7 +56,7 @@ def dated_entries(
     shown = rows[: query.limit]
     end = shown[-1] if len(rows) > query.limit else None
     last = None if end is None else DatedPlace(end.value_date, end.offset, end.line)
-    return EntriesFound(tuple(entry(name, row) for row in shown), last)
+    return EntriesFound(owner, tuple(entry(name, row) for row in shown), last)
 
 
 def outcomes(
