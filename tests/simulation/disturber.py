@@ -96,7 +96,10 @@ class Disturber:
                 number = sum(one.service == service for one in self._instances.values())
                 self._new(service, number, f"{service}-{number}").start()
             case Twin(who=who, for_s=for_s):
-                twin = self._new(self._instances[who].service, self._instances[who].number, f"{who}-twin")
+                name = f"{who}-twin"
+                while name in self._instances:
+                    name += "-twin"
+                twin = self._new(self._instances[who].service, self._instances[who].number, name)
                 twin.start()
                 await asyncio.sleep(for_s)
                 twin.wanted = False

@@ -18,10 +18,11 @@ from shared.events.installation import (
 )
 from shared.kafka.admin.transaction_state import OFFSETS_TOPIC, partition_of
 from shared.kafka.client.batches import Batch, Marker
-from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header
+from shared.kafka.protocol.headers import api_key, decode_request, decode_request_header, decode_response
 from tests.installation import INSTALLATION
 from tests.simulation.cluster import Cluster, Note, Partition
 from tests.simulation.coordinator import LATE
+from tests.simulation.errors import INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
 from tests.simulation.network import Frame
 from tests.simulation.offsets import Offsets, Place, entries_of
 from tests.simulation.plan import CHANGELOGS
@@ -151,7 +152,9 @@ def findings(verdict: Verdict) -> Mapping[str, int]:
 def fenced_without_successor(frames: Iterable[Frame], notes: Iterable[Note]) -> Iterator[str]:
     """Processes that ended as fenced although no other one had their transactional.id."""
     ends = [note for note in notes if _FENCED in note.text]
-    inits = [frame for frame in frames if frame.answer is None and frame.request[:2] == _INIT_PRODUCER_ID]
+    asked = [frame for frame in frames if frame.request[:2] == _INIT_PRODUCER_ID]
+    refused = {(frame.client, frame.request) for frame in asked if _is_fenced(frame)}
+    inits = [frame for frame in asked if frame.answer is None and (frame.client, frame.request) not in refused]
     for end in ends:
         owners: dict[str, list[str]] = {}
         for frame in inits:
@@ -162,6 +165,14 @@ def fenced_without_successor(frames: Iterable[Frame], notes: Iterable[Note]) -> 
         own = {f"{LATE}{name}" for name, had in owners.items() if had[-1] == end.who}
         late = [note.text for note in notes if note.text in own and note.at_s < end.at_s]
         yield f"{end.who} ended as fenced at {end.at_s:.3f}, and no instance had taken over. {', '.join(late)}"
+
+
+def _is_fenced(frame: Frame) -> bool:
+    """Whether this is the answer that another process has the transactional.id. Any other one may have taken it."""
+    if frame.answer is None:
+        return False
+    answer = decode_response("InitProducerId", decode_request_header(frame.request).version, frame.answer)
+    return answer["ErrorCode"] in {INVALID_PRODUCER_EPOCH, PRODUCER_FENCED}
 
 
 def _transactional_id(frame: Frame) -> str:
