@@ -13,7 +13,7 @@ from shared.events.endpoints import Endpoint, EndpointState
 ANNOUNCED_MS: Final = 60_000  # an endpoint that fails for so long is on record
 CONTINUED_MS: Final = 7_200_000
 """Of failures that are not on record, those further apart are not one: meanwhile another instance may have reached the
-endpoint. It is twice the longest pause between two tries."""
+endpoint. It is twice the longest pause that a destination may ask for."""
 FAILING_MAX: Final = 10_000
 """Endpoints whose first failure is remembered; with more, the one known longest is forgotten."""
 DETAIL_MAX_CHARS: Final = 200

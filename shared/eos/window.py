@@ -33,7 +33,7 @@ class Window:
         self._next = 0
         self._added: dict[bytes, int] = {}
         self._changed: dict[int, bytes] = {}
-        self._renewed: list[int] = []  # former sequence numbers of committed entries
+        self._renewed: list[int] = []  # former sequence numbers, whose places have older entries or none
 
     def get(self, key: bytes) -> bytes | None:
         """Return the payload of a key that is within the window, or None."""
@@ -74,8 +74,7 @@ class Window:
         if sequence is not None:
             self._added.pop(key, None)
             self._changed.pop(sequence, None)
-            if sequence < self._committed_next:
-                self._renewed.append(sequence)
+            self._renewed.append(sequence)
         self._add(key, payload)
 
     def _add(self, key: bytes, payload: bytes) -> None:

@@ -89,8 +89,9 @@ TOPICS: tuple[Topic, ...] = (
         "Payments as received, byte by byte.",
         ("gateway", "once load", "once dead-letters resubmit"),
         ("ingest", "gateway", "monitor", "once reconcile"),
-        # Producers of others may compress. The brokers decompress, and check the size of what readers get
-        config={"compression.type": "uncompressed"},
+        # Producers of others may compress: the brokers decompress, and check the size of what readers get. They may
+        # send any timestamp: Spark cannot read one that is 300,000 years ago, so 100 years are the limit
+        config={"compression.type": "uncompressed", "message.timestamp.before.max.ms": str(36_525 * _DAY_MS)},
     ),
     Topic(
         PAYMENTS_ACCEPTED,

@@ -1,6 +1,6 @@
 """Stores against simple models: decisions do not depend on transaction boundaries, and a changelog restores all."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.eos.store import Change, Table
@@ -76,6 +76,9 @@ def run(steps: list[tuple[str, bytes, bytes]], capacity: int) -> tuple[Window, M
 
 
 @given(all_steps, capacities)
+@example(
+    [(PUT, KEYS[0], b""), (PUT, KEYS[1], b""), (COMMIT, b"", b""), *[(RENEW, KEYS[2], b"")] * 2, (COMMIT, b"", b"")], 2
+)
 def test_a_window_equals_its_model_for_any_transactions(steps: list[tuple[str, bytes, bytes]], capacity: int) -> None:
     window, committed, _ = run(steps, capacity)
     assert seen(window) == committed.entries

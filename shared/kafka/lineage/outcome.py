@@ -33,8 +33,8 @@ from shared.kafka.client.cluster import LATEST, Cluster, Target
 from shared.kafka.client.errors import unavailable
 from shared.kafka.client.reader import record_at
 
-CLOCK_SKEW_MS = 60_000
-"""How far a record's timestamp may be behind its origin's, at least: they come from two machines' clocks."""
+CLOCK_SKEW_S_MAX = 30.0
+"""Seconds that a machine's clock is taken to differ from the brokers' at most, where no setting says it."""
 _decode_repeat = decoder(Repeat)
 _TOPICS = (PAYMENTS_RAW, PAYMENTS_ACCEPTED, PAYMENTS_DEDUPLICATED, PAYMENTS_DEAD_LETTER, LEDGER_POSTINGS)
 
@@ -75,7 +75,7 @@ async def outcome(
     offset: int,
     *,
     deadline_s: float,
-    clock_skew_s_max: float = 0.0,
+    clock_skew_s_max: float = CLOCK_SKEW_S_MAX,
     is_meant: Callable[[Record], bool] = lambda _: True,
 ) -> Outcome:
     """Find the outcome of the record at these coordinates of payments.raw.
@@ -102,16 +102,15 @@ async def outcome(
         raise unavailable(bootstrap_servers, f"the state was not found out within {deadline_s} s") from error
 
 
-def earliest_ms(raw_ms: int, clock_skew_s_max: float = 0.0) -> int:
+def earliest_ms(raw_ms: int, clock_skew_s_max: float = CLOCK_SKEW_S_MAX) -> int:
     """Return the time from which on the records made from a raw record are searched, in milliseconds since 1970 UTC.
 
     Args:
         raw_ms: of the raw record, by its producer's clock. If that was ahead by more than the skew, the records made
             from it are found only until that time.
-        clock_skew_s_max: seconds that each machine's clock may differ from the brokers'.
+        clock_skew_s_max: seconds that each machine's clock may differ from the brokers'. What is read grows with it.
     """
-    skew_ms = max(CLOCK_SKEW_MS, int(2000 * clock_skew_s_max))
-    return max(min(raw_ms, time.time_ns() // 1_000_000) - skew_ms, 0)
+    return max(min(raw_ms, time.time_ns() // 1_000_000) - int(2000 * clock_skew_s_max), 0)
 
 
 async def _follow(cluster: Cluster, raw: Coordinates, since_ms: int, partitions: int) -> Outcome:

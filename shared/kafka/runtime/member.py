@@ -161,7 +161,8 @@ class Member:
                     continue
                 if error_name(error) in _REMOVED:
                     self._known = False
-                    metrics.FENCED.labels("ConsumerGroupHeartbeat", error_name(error)).inc()
+                    if epoch != _LEAVES:
+                        metrics.FENCED.labels("ConsumerGroupHeartbeat", error_name(error)).inc()
                     raise RejoinError(f"the group removed this member: {error_name(error)}") from error
                 if is_denied(error) or not is_retriable(error):
                     raise

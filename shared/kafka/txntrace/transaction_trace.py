@@ -29,7 +29,7 @@ from shared.kafka.admin.transaction_state import (
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import Batch, Page, pages
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
-from shared.kafka.lineage.outcome import CLOCK_SKEW_MS
+from shared.kafka.lineage.outcome import earliest_ms
 from shared.kafka.runtime.producer import TransactionalProducer
 from shared.kafka.runtime.transaction_requests import GroupMember
 from shared.kafka.txntrace.transaction_lines import begun, from_batch, from_frames, from_states
@@ -174,7 +174,7 @@ async def _batches(cluster: Cluster, name: str, states: Sequence[StateRecord]) -
     others = {target for record in states for target in record.state.partitions} - set(own)
     if others:
         await cluster.partitions([OFFSETS_TOPIC])
-        found = await cluster.offsets(others, states[0].timestamp_ms - CLOCK_SKEW_MS)
+        found = await cluster.offsets(others, earliest_ms(states[0].timestamp_ms))
         positions |= {target: start for target, start in found.items() if start >= 0}
     ends = await cluster.offsets(positions, LATEST)
     batches: list[tuple[Target, Batch]] = []
