@@ -5,16 +5,17 @@ it. A report is on disk before its outcome is published.
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from pyspark.errors import DateTimeException
 from pyspark.sql import SparkSession
 
 from deploy.cut import DEFAULTS, SETTLE_DEADLINE_S, gone, offsets_uncovered, take_cut
@@ -28,12 +29,12 @@ from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count
 from shared.settings import ReconcileSettings, SettingsError
 from spark import metrics, register
-from spark.evidence import evidence_of
+from spark.evidence import evidence_of, sha256_of
 from spark.lake import Lake, LakeError
 from spark.manifest import DEFAULT_TIME_ZONE, Manifest, Settings, decode
 from spark.nightly import Work, work
-from spark.report import LISTED_MAX, Report, encode
-from spark.runs import Runs
+from spark.report import LISTED_MAX, Report
+from spark.runs import REPORT, Runs
 from spark.session import Brokers, TlsBrokers, session
 
 Say = Callable[[str], None]
@@ -166,24 +167,44 @@ def settings_of(chosen: ReconcileSettings) -> Settings:
     )
 
 
+def validate_time_zone(spark: SparkSession, cut: Manifest) -> None:
+    """Ask Java for the time zone of a cut, before the lake has the cut: each run over it needs the zone.
+
+    Raises SettingsError if Java does not know it.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001 # Python's own database is another one
+    zones, zone = jvm.java.time.ZoneId, cut.settings.time_zone
+    try:
+        zones.of(zone, zones.SHORT_IDS)  # as Spark does
+    except DateTimeException as error:
+        raise SettingsError(
+            f"the time zone of cut {cut.cut_id} is {zone!r}, which Java does not know: set ONCE_RECONCILE_TIME_ZONE to "
+            "another IANA name, such as Europe/Prague, or update Java"
+        ) from error
+
+
 def reconcile_cut(
     spark: SparkSession, lake: Lake, bootstrap_servers: Bootstrap, cut: Manifest, request: Request, *, say: Say
 ) -> Work:
     """Make the runs that are due up to a cut, and publish each: on disk, in metrics, in reconciliation.runs.
 
-    Hold the lake's lock meanwhile. `say` takes a line for people before each run and after each stage.
+    An earlier cut that is run again changes no current verdict: its outcome stays in its folder. Hold the lake's lock
+    meanwhile. `say` takes a line for people before each run and after each stage.
 
     Raises:
+        SettingsError: see `validate_time_zone`.
         LakeError: a file of the lake is gone or altered.
         ManifestError: the cut does not follow the last that landed.
         KafkaUnavailableError: the outcome could not be published.
     """
     begun_s = time.monotonic()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken with records in flight'}")
-    brokers = brokers_for_spark(bootstrap_servers)
+    validate_time_zone(spark, cut)
+    brokers, runs = brokers_for_spark(bootstrap_servers), Runs(lake)
 
     def publish(report: Report) -> None:
-        for path in filter(None, [Runs(lake).folder(report.cut.cut_id) / metrics.FILE, request.textfile]):
+        folder, newest = runs.folder(report.cut.cut_id), runs.is_newest(report.cut.sequence)
+        for path in filter(None, [folder / metrics.FILE, request.textfile if newest else None]):
             metrics.write(
                 path,
                 report,
@@ -191,7 +212,10 @@ def reconcile_cut(
                 duration_s=time.monotonic() - begun_s,
                 stages=progress.seconds,
             )
-        asyncio.run(_publish(bootstrap_servers, outcome_of(report)))
+        if newest:
+            asyncio.run(_publish(bootstrap_servers, outcome_of(report, sha256_of(folder / REPORT))))
+        else:
+            say(f"a later cut has a run: the verdict of cut {report.cut.cut_id} is not published")
 
     # One by one: a backfill that is killed has published the runs that it had made
     progress = metrics.Progress(say, made=publish)
@@ -218,14 +242,18 @@ def brokers_for_spark(bootstrap: Bootstrap) -> Brokers:
     return TlsBrokers(access.bootstrap_servers, access.tls.ca_file, access.tls.identity_file)
 
 
-def outcome_of(report: Report) -> RunOutcome:
-    """Return a run's outcome, as it is published. Pure."""
+def outcome_of(report: Report, digest: str) -> RunOutcome:
+    """Return a run's outcome, as it is published. Pure.
+
+    Args:
+        digest: SHA-256 of the stored report.json, in hex. It may list another number of breaks than `report`.
+    """
     oldest_at = report.breaks.oldest_at
     return RunOutcome(
         schema_version=RUN_SCHEMA_VERSION,
         cut_id=report.cut.cut_id,
         manifest=report.cut.digest,
-        report=hashlib.sha256(encode(report)).hexdigest(),
+        report=digest,
         verdict=report.verdict,
         full=report.full,
         breaks=report.breaks.by_kind,

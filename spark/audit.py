@@ -14,7 +14,7 @@ from spark import register
 from spark.evidence import fault_of, is_due, record_verified, recorded, sha256_of
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, ManifestError, decode
-from spark.runs import MANIFEST, RECORD, Runs
+from spark.runs import MANIFEST, RECORD, RunRecord, Runs
 
 _SHOWN_MAX = 3
 
@@ -27,7 +27,7 @@ class Audit(msgspec.Struct, frozen=True):
     files: int  # listed by cuts and runs
     size_bytes: int
     last_cut: str  # its name; empty for an empty lake
-    replaced: tuple[str, ...]  # runs that are not those that a later manifest names, which were set aside as damaged
+    replaced: tuple[str, ...]  # runs that are not those that a later manifest names, which were damaged or lost
     faults: tuple[str, ...]
 
 
@@ -135,8 +135,8 @@ def _run_faults(lake: Lake, cuts: Sequence[Manifest]) -> tuple[dict[str, list[in
             faults.append(str(error))
             continue
         if digest and digest != named.get(cut_id, digest):
-            if _was_set_aside(lake, runs.folder(cut_id), named[cut_id]):
-                replaced.append(f"runs/{cut_id}")
+            if runs.was_set_aside(cut_id, named[cut_id]):
+                replaced.append(f"runs/{cut_id}{_changed(runs, manifest, record)}")
             else:
                 faults.append(f"runs/{cut_id} is not the run that a later manifest names, which was not set aside")
         if record is not None:
@@ -144,11 +144,12 @@ def _run_faults(lake: Lake, cuts: Sequence[Manifest]) -> tuple[dict[str, list[in
     return found, replaced, faults
 
 
-def _was_set_aside(lake: Lake, folder: Path, digest: str) -> bool:
-    """Whether a run whose list had that digest is kept as a damaged one. Its list may be damaged as well."""
-    known = recorded(lake, folder.name)
-    others = set(known.runs) - {digest} if known is not None else set()
-    return any(sha256_of(aside / RECORD) not in others for aside in folder.parent.glob(f"{folder.name}.damaged-*"))
+def _changed(runs: Runs, manifest: Manifest, record: RunRecord | None) -> str:
+    """Return how a run that was made again differs from the damaged one; empty if it does not."""
+    aside = runs.last_set_aside(manifest)
+    if aside is None or record is None or aside.record.report.sha256 == record.report.sha256:
+        return ""
+    return f", whose report.json is not that of {aside.folder.name}"
 
 
 def _joined(lake: Lake, cuts: set[str], faults: list[str]) -> list[Manifest]:

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -193,7 +194,7 @@ class Lake:
         self._known.clear()
         listed = [file for cut in cuts for file in self.landed(cut).files]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            faults = [fault for fault in pool.map(self._fault, listed) if fault is not None]
+            faults = [fault for fault in pool.map(partial(file_fault, self.root), listed) if fault is not None]
         known, ids = {file.path for file in listed}, {cut.cut_id for cut in cuts}
         there = [path for path, cut_id in self.data_files() if cut_id in ids] if strays else []
         return faults + [f"{path}: not listed by its cut" for path in there if path not in known]
@@ -267,10 +268,6 @@ class Lake:
         if manifest.cut_id != folder.name:
             raise LakeError(f"{folder / 'manifest.json'} is the manifest of cut {manifest.cut_id}")
         return manifest
-
-    def _fault(self, file: LandedFile) -> str | None:
-        found = damage(self.root / file.path, file)
-        return None if found is None else f"{file.path}: {found}"
 
 
 _list: Final = msgspec.json.Decoder(Landed).decode
@@ -356,3 +353,9 @@ def damage(path: Path, file: LandedFile) -> str | None:
         return None if measure(path) == (file.size_bytes, file.sha256) else "altered"
     except FileNotFoundError:
         return "gone"
+
+
+def file_fault(folder: Path, file: LandedFile) -> str | None:
+    """Return the path of a file below a folder, with what is wrong with it; None for a sound one."""
+    found = damage(folder / file.path, file)
+    return None if found is None else f"{file.path} {'is' if found == 'gone' else 'was'} {found}"

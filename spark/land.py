@@ -109,7 +109,7 @@ def land(
         return lake.landed(manifest)
     if cuts:
         check_follows(manifest, cuts[-1])
-    elif manifest.previous:
+    elif manifest.previous or manifest.sequence != 1:
         raise LakeError(f"the cuts before {manifest.cut_id} are not in {lake.root}: land them first")
     staging = Staging(lake, manifest)
     parts = list(slices(manifest))

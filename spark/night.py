@@ -79,8 +79,6 @@ class Night:
     history: History  # its records of every cut before; for few keys (`spark.history`), never for a scan
     carried: Callable[[str], DataFrame | None]  # left by the run before, by name; None without one
     new_cuts: Sequence[Manifest] = ()  # those of this run
-    lost: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By topic and partition: offsets of this run that no batch of the log covers."""
     history_cuts: Sequence[Manifest] = ()  # all before this run, oldest first; none where that is not known
     late_cut: Manifest | None = None  # its records are late if they are still in flight; None: none are
     landed: Mapping[str, int] | None = None  # rows of this run by table, where the landing has counted them

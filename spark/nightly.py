@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark import balances, register
 from spark import totals as ledger
 from spark.audit import audit_when_due
-from spark.checks import ALL
+from spark.checks import ALL, check_lost
 from spark.lake import Lake, LakeError
 from spark.land import Uncovered, land
 from spark.manifest import Manifest, joined
@@ -202,9 +202,6 @@ def reconcile(
         lake.verify(new, strays=False)
     runs = Runs(lake)
     parts = [lake.landed(cut) for cut in new]
-    lost = Counter[tuple[str, int]]()
-    for topic, partition, count in (one for part in parts for one in part.counted):
-        lost[topic, partition] += count.lost or 0
     rows = Counter[str]()
     for part in parts:
         rows.update(part.rows)
@@ -220,13 +217,13 @@ def reconcile(
         landed=rows,
         compute=run.keep,
         new_cuts=new,
-        lost=lost,
         history_cuts=history,
         late_cut=first_late(manifest, [*history, *new]),
     )
     partitions = shuffle_partitions(rows.total(), spark.sparkContext.defaultParallelism)
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     gathered.add({"unknown_fields": sum(one.records for part in parts for one in part.unknown.values())}, {})
+    _keep(run, gathered, check_lost(spark, zip(new, parts, strict=True)))
     for name in ALL:
         with progress.stage(f"check:{name}", f"checked {name}"):
             _check(run, gathered, night, name)
@@ -242,7 +239,9 @@ def reconcile(
     run.write_few(gathered.few)
     report = report_of(manifest, gathered.figures, gathered.in_flight, breaks, sums)
     with progress.stage("publish", "wrote the report"):
-        run.publish(report, render(report))
+        changed = run.publish(report, render(report))
+    if changed is not None:
+        progress.say(changed)
     return report
 
 
@@ -254,7 +253,7 @@ def covered(cuts: Sequence[Manifest], manifest: Manifest) -> tuple[list[Manifest
     before = [cut for cut in cuts if cut.sequence <= manifest.sequence]
     if manifest.previous and manifest in before:
         return [manifest], before[:-1]
-    if before and joined(before) == manifest:
+    if _is_joined(cuts, manifest):
         return before, []
     raise LakeError(f"cut {manifest.cut_id} has not landed here, and is not made of cuts that have: land it first")
 

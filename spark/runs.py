@@ -7,23 +7,24 @@
 
 Invariant: a run is made in a folder of its own and renamed in one step, so half of one never counts. A repeated run
 must have the same report, or it does not replace the earlier one. A run whose run.json is not the one that was recorded
-(`spark.evidence`), or a file of which was altered, ends a later run with an error, and is replaced on request only. A
-run that a manifest names is not replaced by an equal one.
+(`spark.evidence`), or a file of which was altered, ends a later run with an error, and is replaced on request only. Its
+report may change only with the code. A run that a manifest names is not replaced by an equal one. Files are on disk
+before run.json names them.
 """
 
 import hashlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark import report as reports
-from spark.evidence import code, fault_of, record_run, recorded
-from spark.lake import Lake, LakeError, LandedFile, damage, measure, no_rows, write_atomically
+from spark.evidence import code, fault_of, record_run, recorded, sha256_of
+from spark.lake import Lake, LakeError, LandedFile, file_fault, measure, no_rows, sync, write_atomically
 from spark.manifest import Code, Manifest, encode
 from spark.night import Few
 from spark.report import Report
@@ -129,6 +130,24 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [self.report, self.page, *(file for frame in self.frames.values() for file in frame.files)]
 
 
+class SetAside(NamedTuple):
+    """A damaged run that was set aside, and whose list can be trusted."""
+
+    folder: Path
+    record: RunRecord
+    report: Report | None  # None if it was damaged
+
+    @property
+    def place_of_report(self) -> str:
+        digest = f"the digest {self.record.report.sha256} of the damaged one"
+        return digest if self.report is None else str(self.folder / REPORT)
+
+    def agrees(self, record: RunRecord, report: Report) -> bool:
+        """Whether a later run has the same result, as far as this one's is known."""
+        same = self.record.report.sha256 == record.report.sha256
+        return same or (self.report is not None and reports.agree(self.report, report))
+
+
 class Runs:
     """The runs in a lake."""
 
@@ -172,7 +191,7 @@ class Runs:
         Raises LakeError if there is no such run, or naming each file of it that is gone or altered.
         """
         record, directory = self._complete(manifest), self.directory(manifest)
-        faults = [fault for file in record.files if (fault := _fault(directory, file)) is not None]
+        faults = [fault for file in record.files if (fault := file_fault(directory, file)) is not None]
         if faults:
             raise LakeError(f"of run {manifest.cut_id}, {'; '.join(faults)}: {_again(directory)}")
         return record
@@ -194,7 +213,7 @@ class Runs:
         """
         record, directory = self._complete(manifest), self.directory(manifest)
         for file in record.frames[name].files if name in record.frames else ():
-            if (fault := _fault(directory, file)) is not None:
+            if (fault := file_fault(directory, file)) is not None:
                 raise LakeError(f"of run {manifest.cut_id}, {fault}: {_again(directory)}")
             yield from (directory / file.path).read_bytes().splitlines()
 
@@ -227,14 +246,13 @@ class Runs:
         try:
             self.verify(manifest)
         except LakeError as error:
-            aside = self._aside(manifest.cut_id)
-            target = directory.with_name(f"{manifest.cut_id}{_DAMAGED}{len(aside) + 1}")
+            target = self._next_aside(manifest.cut_id)
             directory.rename(target)
             return f"{error}; it is kept as {target}"
         return None
 
-    def report_digest_before(self, manifest: Manifest) -> str | None:
-        """Return the digest of the report of the last run that was set aside; None if its list cannot be trusted."""
+    def last_set_aside(self, manifest: Manifest) -> SetAside | None:
+        """Return the last damaged run over this cut whose list can be trusted; None without any."""
         known = recorded(self._lake, manifest.cut_id)
         for folder in reversed(self._aside(manifest.cut_id)):
             try:
@@ -243,16 +261,34 @@ class Runs:
             except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
                 continue  # the list was damaged as well
             if known is not None and hashlib.sha256(text).hexdigest() in known.runs:
-                return record.report.sha256
+                return SetAside(folder, record, _sound_report(folder, record))
         return None
 
-    def is_named(self, manifest: Manifest) -> bool:
-        """Whether a later manifest names the run over this cut."""
-        return any(manifest.cut_id in cut.evidence.runs for cut in self._lake.cuts())
+    def was_set_aside(self, cut_id: str, digest: str) -> bool:
+        """Whether a run whose list had that digest is kept as a damaged one. Its list may be damaged, or gone."""
+        known = recorded(self._lake, cut_id)
+        others = set(known.runs) - {digest} if known is not None else set()
+        return any(sha256_of(aside / RECORD) not in others for aside in self._aside(cut_id))
+
+    def record_lost(self, cut_id: str) -> None:
+        """Keep an empty folder for a run of which no file is left, as that of a damaged one."""
+        self._next_aside(cut_id).mkdir()
+
+    def named_digest(self, manifest: Manifest) -> str | None:
+        """Return the digest of the list of the run over this cut that a later manifest names; None without any."""
+        named = (cut.evidence.runs.get(manifest.cut_id) for cut in self._lake.cuts())
+        return next(filter(None, named), None)
+
+    def is_newest(self, sequence: int) -> bool:
+        """Whether no run over a later cut was published. A damaged one counts: its verdict was newer."""
+        return not any(cut.sequence > sequence and self.directory(cut).exists() for cut in self._lake.cuts())
 
     def keep_record(self, manifest: Manifest, text: bytes) -> None:
         """Record a run's list before the run is published."""
         record_run(self._lake, manifest.cut_id, text)
+
+    def _next_aside(self, cut_id: str) -> Path:
+        return self.folder(f"{cut_id}{_DAMAGED}{len(self._aside(cut_id)) + 1}")
 
     def _aside(self, cut_id: str) -> list[Path]:
         folder = self.folder(cut_id)
@@ -311,8 +347,10 @@ class Run:
         """Read tables that were written, at least one, as one with that schema."""
         return read_files(spark, self.directory, [file for name in names for file in self._frames[name].files], schema)
 
-    def publish(self, report: Report, page: str) -> None:
+    def publish(self, report: Report, page: str) -> str | None:
         """Replace an earlier run over the same cut by this one, unless a manifest names it: then they are equal.
+
+        Returns a line for people if the run replaces a damaged one of other code, which had another result.
 
         Raises LakeError if the earlier one is damaged, or had another result. Both are kept then.
         """
@@ -329,49 +367,72 @@ class Run:
             self._frames,
             code(),
         )
+        for folder in sorted({folder for file in record.files for folder in Path(file.path).parents}):
+            sync(self.directory / folder)
         text = msgspec.json.format(msgspec.json.encode(record, order="sorted"), indent=2) + b"\n"
         write_atomically(self.directory / RECORD, text)
-        place = self._runs.directory(self._manifest)
-        self._compare(place, report, record)
-        if place.exists() and self._runs.is_named(self._manifest):
+        cut_id, place = self._manifest.cut_id, self._runs.directory(self._manifest)
+        changed = self._compare(place, report, record)
+        named = self._runs.named_digest(self._manifest)
+        if place.exists() and named is not None:
             shutil.rmtree(self.directory)
-            return
+            return None
+        if named not in {None, hashlib.sha256(text).hexdigest()} and not self._runs.was_set_aside(cut_id, named):
+            self._runs.record_lost(cut_id)
         self._runs.keep_record(self._manifest, text)
         before = place.with_name(f".{place.name}.before")
         shutil.rmtree(before, ignore_errors=True)
         if place.exists():
             place.rename(before)
         self.directory.rename(place)
+        sync(place.parent)
         shutil.rmtree(before, ignore_errors=True)
+        return changed
 
-    def _compare(self, place: Path, report: Report, record: RunRecord) -> None:
-        """Compare the report with that of the earlier run, or with its digest if that run was set aside."""
-        if place.exists():
-            earlier = self._runs.report(self._manifest)
-            equal, other_report = reports.agree(earlier, report), str(place / REPORT)
+    def _compare(self, place: Path, report: Report, record: RunRecord) -> str | None:
+        """Compare the report with that of the earlier run, or of the damaged one that was set aside.
+
+        Returns a line for people if the damaged one had another result, and other code made it.
+        """
+        aside = None if place.exists() else self._runs.last_set_aside(self._manifest)
+        if aside is not None:
+            equal, earlier = aside.agrees(record, report), aside.place_of_report
         else:
-            digest = self._runs.report_digest_before(self._manifest)
-            equal, other_report = digest in {None, record.report.sha256}, f"the digest {digest} of the damaged one"
-        if not equal:
-            other = place.with_name(f"{place.name}.differs")
-            shutil.rmtree(other, ignore_errors=True)
-            self.directory.rename(other)
-            raise LakeError(
-                f"run again, cut {self._manifest.cut_id} gives another report: compare {other_report} with "
-                f"{other / REPORT}; the first one is kept"
+            equal = not place.exists() or reports.agree(self._runs.report(self._manifest), report)
+            earlier = str(place / REPORT)
+        if equal:
+            return None
+        cut_id = self._manifest.cut_id
+        if aside is not None and aside.record.code != record.code:
+            return (
+                f"run {cut_id} has another report than the damaged one, which another version of the code made: "
+                f"compare {earlier} with {place / REPORT}"
             )
+        other = place.with_name(f"{place.name}.differs")
+        shutil.rmtree(other, ignore_errors=True)
+        self.directory.rename(other)
+        raise LakeError(
+            f"run again, cut {cut_id} gives another report: compare {earlier} with {other / REPORT}; the first "
+            "one is kept"
+        )
 
     def _settle(self, part: Path, target: Path) -> LandedFile:
         part.rename(target)
+        sync(target)
         return self._measured(target)
 
     def _measured(self, path: Path) -> LandedFile:
         return LandedFile(str(path.relative_to(self.directory)), *measure(path))
 
 
-def _fault(directory: Path, file: LandedFile) -> str | None:
-    found = damage(directory / file.path, file)
-    return None if found is None else f"{file.path} {'is' if found == 'gone' else 'was'} {found}"
+def _sound_report(directory: Path, record: RunRecord) -> Report | None:
+    """Return the report of a run that was set aside; None if it is damaged as well."""
+    if file_fault(directory, record.report) is not None:
+        return None
+    try:
+        return reports.decode((directory / REPORT).read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _again(directory: Path) -> str:

@@ -17,7 +17,7 @@ from deploy.cli.output import (
     operator,
     print_rows,
 )
-from deploy.cli.reconcile import lake_option
+from deploy.cli.reconcile import lake_option, place
 from shared.events.reference import MINOR_DIGITS
 from spark import register
 from spark.lake import Lake, LakeError, LakeLockedError
@@ -136,12 +136,11 @@ def _open(lake: Lake) -> tuple[Manifest, list[Entry]]:
 
 
 def _fields(entry: Entry, known: Explanation | None) -> dict[str, Any]:
-    at = ":".join(str(part) for part in (entry.topic, entry.partition, entry.offset) if part is not None)
     shown = None if entry.amount_minor is None else amount(entry.amount_minor, entry.currency or "")
     return {
         "id": entry.break_id,
         "kind": entry.kind,
-        "at": at or entry.subject or "",
+        "at": place(entry) or entry.subject or "",
         "payment_id": entry.payment_id,
         "opened_at": iso_time(entry.opened_at_ms),
         "days": (time.time_ns() // 1_000_000 - entry.opened_at_ms) // _DAY_MS,

@@ -28,6 +28,7 @@ from spark.lake import Lake
 from spark.manifest import Manifest
 from spark.nightly import Work
 from spark.page import amount, summary_lines, words
+from spark.register import Entry
 from spark.report import BREAKS, LISTED_MAX, Break, Report, encode
 from spark.runs import PAGE, Runs
 
@@ -198,9 +199,13 @@ def show(report: Report, page: Path) -> None:
     screen.print(f"verdict: [{style}]{report.verdict}[/]")
 
 
+def place(item: Break | Entry) -> str:
+    """Return the coordinates of a break's record, as topic:partition:offset; empty where it has none."""
+    return ":".join(str(part) for part in (item.topic, item.partition, item.offset) if part is not None)
+
+
 def _finding(item: Break) -> tuple[str, ...]:
-    at = ":".join(str(part) for part in (item.topic, item.partition, item.offset) if part is not None)
-    return item.kind, at, item.payment_id or "", item.detail
+    return item.kind, place(item), item.payment_id or "", item.detail
 
 
 def _counts(report: Report) -> Table:

@@ -3,22 +3,25 @@
 Their expressions are SQL text: docs/adr/0031-expressions-as-text.md says why.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Final
 
+from pyspark.sql import SparkSession
+
 from spark import decisions
 from spark.checks import effects, intake, ledger, legs
+from spark.lake import Landed
 from spark.manifest import INPUTS, KEPT_FOR_EVER, Manifest
 from spark.night import BREAKS, Checked, Kind, Night, frame
 
 
 def check_cut(night: Night) -> Checked:
-    """Find committed offsets that are missing or went back, and records that expired or were lost unlanded.
+    """Find committed offsets that are missing or went back, and records that expired unlanded.
 
-    All hide records from the other checks. A group without an offset, or with an older one, makes its records look as
-    if they waited; a record that expired, or that the log has lost, is in no table. They are facts: no later cut can
-    take them back. Reads manifests only.
+    Both hide records from the other checks. A group without an offset, or with an older one, makes its records look as
+    if they waited; a record that expired is in no table. They are facts: no later cut can take them back. Reads
+    manifests only.
     """
     found = [
         row
@@ -26,10 +29,21 @@ def check_cut(night: Night) -> Checked:
         for row in _committed(before, after)
     ]
     found += [row for cut in night.new_cuts for row in _expired(cut)]
-    found += [
-        _lost(night.new_cuts[-1], topic, partition, count) for (topic, partition), count in night.lost.items() if count
-    ]
     return Checked(frame(night.spark, BREAKS, found) if found else None)
+
+
+def check_lost(spark: SparkSession, landed: Iterable[tuple[Manifest, Landed]]) -> Checked:
+    """Find records that the log has lost: a break for each topic partition of each new cut.
+
+    So a run over joined cuts finds the same breaks as the runs over each of them.
+    """
+    found = [
+        _lost(cut, topic, partition, count.lost)
+        for cut, part in landed
+        for topic, partition, count in part.counted
+        if count.lost
+    ]
+    return Checked(frame(spark, BREAKS, found) if found else None)
 
 
 def _committed(before: Manifest, after: Manifest) -> list[dict[str, object]]:

@@ -194,6 +194,11 @@ def check_a_night_with_breaks(operator: Operator, first: dict[str, Any], lost: T
     assert {one.report for one in outcomes if one.cut_id == cut.cut_id} == {
         hashlib.sha256(operator.files(cut.cut_id)["report.json"]).hexdigest()
     }
+    # The first night again: the last verdict stays the current one
+    manifest = operator.lake.root / "cuts" / first["cut"]["cut_id"] / "manifest.json"
+    assert operator.json("--manifest", str(manifest)) == first
+    assert operator.outcomes() == outcomes
+    assert "once_reconcile_clean 0.0" in operator.textfile.read_text().splitlines()
 
 
 def check_a_break_stays_open_until_it_is_explained(operator: Operator, directory: Path, lost: Trail) -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from spark.checks import check_cut
+from spark.checks import check_cut, check_lost
+from spark.lake import Count, Landed
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
 from tests.pipeline.nights import found, night_of
 
@@ -18,6 +19,11 @@ def cut(
     groups = {group: {0: ledger if group == "ledger" else 10} for group in INPUTS}
     sequence, digest = (previous.sequence + 1, previous.digest) if previous else (1, "")
     return seal(Manifest(VERSION, sequence, 1, "cluster", topics, groups, True, digest))
+
+
+def landed(of: Manifest, *, lost: int | None) -> Landed:
+    """The list of a cut of 10 offsets of payments.raw, of which some hold no record."""
+    return Landed(2, of.cut_id, of.digest, {}, {"payments.raw": {0: Count(10, 10 - (lost or 0), 0, lost or 0, lost)}})
 
 
 def check(spark: SparkSession, *cuts: Manifest, new: int = 1) -> list[tuple[str, str, str]]:
@@ -45,8 +51,20 @@ def test_a_run_over_several_cuts_compares_each_with_the_one_before(spark: SparkS
 
 
 def test_an_offset_that_no_batch_covers_held_a_record_that_is_lost(spark: SparkSession) -> None:
-    night = replace(night_of(spark, cut(), {}), new_cuts=[cut()], lost={("payments.raw", 0): 2})
-    assert found(check_cut(night)) == [("missing", "cut", "payments.raw:0:0")]
+    assert found(check_lost(spark, [(cut(), landed(cut(), lost=2))])) == [("missing", "cut", "payments.raw:0:0")]
+    assert found(check_lost(spark, [(cut(), landed(cut(), lost=lost)) for lost in (0, None)])) == []
+
+
+def test_a_run_over_several_cuts_reports_what_each_of_them_lost(spark: SparkSession) -> None:
+    first = cut()
+    second = cut(first, ranges={"payments.raw": Range(10, 20, 20)})
+    parts = [(first, landed(first, lost=2)), (second, landed(second, lost=1))]
+    nights = [check_lost(spark, [part]) for part in parts]
+    of_nights = [row for night in nights if night.breaks is not None for row in night.breaks.collect()]
+    full = check_lost(spark, parts)
+    assert full.breaks is not None
+    assert full.breaks.collect() == of_nights
+    assert [(row["offset"], row["detail"].partition(" ")[0]) for row in of_nights] == [(0, "2"), (10, "1")]
 
 
 def test_records_that_expired_unlanded_are_a_break_where_none_may_expire(spark: SparkSession) -> None:

@@ -172,9 +172,9 @@ def test_every_file_that_is_gone_altered_or_unlisted_is_named(tmp_path: Path) ->
     with pytest.raises(LakeError) as raised:
         lake.verify([manifest])
     assert str(raised.value).split("; ") == [
-        f"{gone.relative_to(tmp_path)}: gone",
-        f"{altered.relative_to(tmp_path)}: altered",
-        f"{longer.relative_to(tmp_path)}: altered",
+        f"{gone.relative_to(tmp_path)} is gone",
+        f"{altered.relative_to(tmp_path)} was altered",
+        f"{longer.relative_to(tmp_path)} was altered",
         f"{unlisted.relative_to(tmp_path)}: not listed by its cut",
     ]
 

@@ -182,7 +182,7 @@ def test_after_the_last_night_the_same_breaks_are_open(nights: Nights, reports: 
     assert closing[0] == closing[1]
 
 
-@pytest.mark.parametrize("fault", ["altered", "gone"])
+@pytest.mark.parametrize("fault", ["was altered", "is gone"])
 def test_a_landed_file_that_is_altered_or_gone_is_noticed(
     spark: SparkSession, nights: Nights, lake: Lake, reports: list[Report], fault: str
 ) -> None:
@@ -190,12 +190,12 @@ def test_a_landed_file_that_is_altered_or_gone_is_noticed(
     landed = lake.landed(first).tables["postings"].files[0]
     path = lake.root / landed.path
     kept = path.read_bytes()
-    if fault == "altered":
+    if fault == "was altered":
         path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
     else:
         path.unlink()
     try:
-        with pytest.raises(LakeError, match=f"{path.name}: {fault}"):
+        with pytest.raises(LakeError, match=f"{path.name} {fault}"):
             work(spark, lake, last, None, now_ms=1, progress=Progress(print))  # no audit is recorded: one is due
     finally:
         path.write_bytes(kept)

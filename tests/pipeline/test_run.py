@@ -17,14 +17,14 @@ from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
-from shared.events.catalogue import PAYMENTS_ACCEPTED
+from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_RAW
 from spark import balances, register, totals
 from spark import nightly as runs_module
 from spark.audit import audit
 from spark.evidence import code, evidence_of, sha256_of
 from spark.history import whole
-from spark.lake import Lake, LakeError, LandedFile, measure
-from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Evidence, Manifest, Range, encode, joined, seal
+from spark.lake import Count, Lake, LakeError, LandedFile, measure
+from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Code, Evidence, Manifest, Range, encode, joined, seal
 from spark.metrics import Progress
 from spark.night import BREAKS, Checked, Kind, Night
 from spark.nightly import LATE_MIN_MS, Work, first_late, work
@@ -56,8 +56,13 @@ class Pipeline:
         self.said: list[str] = []
         self.progress = Progress(self.said.append, made=lambda report: self.said.append(report.cut.cut_id))
 
-    def land(self, *payments: str, explanations: str = "", version: int = VERSION) -> Manifest:
-        """Land a cut with these payments; `explanations` is the digest of the newest one."""
+    def land(self, *payments: str, explanations: str = "", version: int = VERSION, lost: int = 0) -> Manifest:
+        """Land a cut with these payments.
+
+        Args:
+            explanations: digest of the newest one.
+            lost: offsets of payments.raw that no batch of the log covers.
+        """
         cuts = self.lake.cuts()
         start, previous = len(cuts), cuts[-1].digest if cuts else ""
         ranges = {0: Range(start, start + 1, start + 1)}
@@ -82,7 +87,8 @@ class Pipeline:
         filled = filled.withColumns({"partition": F.lit(0), "offset": F.lit(start).cast("bigint")})
         day = filled.withColumn("day", F.lit("2026-01-05").cast("date"))
         day.write.partitionBy("day").parquet(f"file://{staging.directory('payments', 0)}")
-        staging.publish({"payments": len(payments)})
+        counts = {PAYMENTS_RAW: {0: Count(lost, 0, 0, lost, lost)}} if lost else None
+        staging.publish({"payments": len(payments)}, counts=counts)
         return cut
 
     def run(self, cut: Manifest, **options: bool | int) -> list[Report]:
@@ -190,6 +196,16 @@ def test_missing_runs_are_made_first_and_a_full_run_starts_from_nothing(pipeline
     assert full.breaks.total == 3
     [again] = pipeline.run(joined(cuts))
     assert again == full
+
+
+def test_what_the_log_lost_is_the_same_breaks_in_a_full_run(pipeline: Pipeline) -> None:
+    pipeline.finds = 0
+    cuts = [pipeline.land(name, lost=number) for number, name in enumerate("ab", 1)]
+    *_, last = pipeline.run(cuts[-1])
+    [full] = pipeline.run(cuts[-1], full=True)
+    shown = [(one.check, one.topic, one.offset, one.detail.partition(" ")[0]) for one in last.breaks.listed]
+    assert shown == [("cut", PAYMENTS_RAW, 0, "1"), ("cut", PAYMENTS_RAW, 1, "2")]
+    assert [one.break_id for one in full.breaks.listed] == [one.break_id for one in last.breaks.listed]
 
 
 def test_a_bounded_backfill_goes_on_where_it_ended(pipeline: Pipeline) -> None:
@@ -313,6 +329,61 @@ def test_a_damaged_run_is_not_replaced_by_one_with_another_report(pipeline: Pipe
     pipeline.run(second)
 
 
+@pytest.mark.parametrize("damaged", ["report.json", "report.html"])
+@full
+def test_a_damaged_run_of_other_code_may_get_another_report(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    first = pipeline.land("a")
+    pipeline.run(first)
+    second = pipeline.land("b")
+    (pipeline.runs.directory(first) / damaged).unlink()
+    pipeline.finds = 2
+    monkeypatch.setattr("spark.runs.code", lambda: Code("later"))
+    pipeline.run(first, replace=True)
+    assert f"run {first.cut_id} has another report than the damaged one" in " ".join(pipeline.said)
+    pipeline.run(second)
+    found = audit(pipeline.lake)
+    assert found.faults == ()
+    assert found.replaced == (f"runs/{first.cut_id}, whose report.json is not that of {first.cut_id}.damaged-1",)
+
+
+@full
+def test_a_damaged_run_is_replaced_by_one_that_lists_fewer_breaks(pipeline: Pipeline) -> None:
+    first = pipeline.land("a")
+    pipeline.run(first)
+    (pipeline.runs.directory(first) / "report.html").unlink()
+    [again] = pipeline.run(first, replace=True, listed_max=0)
+    assert (again.breaks.total, again.breaks.listed) == (1, ())
+
+
+def test_a_lost_run_is_made_again_and_audited_as_replaced(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pipeline.land("a")
+    pipeline.run(first)
+    second = pipeline.land("b")
+    assert pipeline.runs.named_digest(first) == second.evidence.runs[first.cut_id]
+    for number in (1, 2):
+        shutil.rmtree(pipeline.runs.directory(first))
+        monkeypatch.setattr("spark.runs.code", lambda number=number: Code(f"later {number}"))
+        pipeline.run(second)
+        found = audit(pipeline.lake)
+        assert (found.faults, found.replaced) == ((), (f"runs/{first.cut_id}",))
+        shutil.rmtree(pipeline.runs.directory(second))
+    aside = [path.name for path in pipeline.lake.root.glob("runs/*.damaged-*")]
+    assert aside == [f"{first.cut_id}.damaged-1"]
+
+
+def test_files_of_a_run_are_on_disk_before_its_list(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut, synced = pipeline.land("a"), list[Path]()
+    monkeypatch.setattr("spark.runs.sync", synced.append)
+    pipeline.run(cut)
+    place = pipeline.runs.directory(cut)
+    made = place.with_name(f".{place.name}")
+    data = {made / file.path for file in pipeline.runs.verify(cut).files if file.path.endswith("parquet")}
+    assert {path for path in synced if path.suffix == ".parquet"} == data
+    assert {*(path.parent for path in data), made / "carry", made, place.parent} <= set(synced)
+
+
 @full
 def test_a_run_that_a_manifest_names_is_kept_as_it_is(pipeline: Pipeline) -> None:
     first = pipeline.land("a")
@@ -362,9 +433,9 @@ def test_a_landed_file_that_was_altered_is_noticed_when_new_and_each_week(pipeli
     (pipeline.lake.root / file.path).write_bytes((pipeline.lake.root / other.path).read_bytes())
     if cut == 0:
         pipeline.run(cuts[1], now_ms=8 * DAY_MS - 1)  # history is not read in full every night
-    with pytest.raises(LakeError, match=f"{file.path}: altered"):
+    with pytest.raises(LakeError, match=f"{file.path} was altered"):
         pipeline.run(cuts[1], now_ms=8 * DAY_MS)
-    with pytest.raises(LakeError, match=f"{file.path}: altered"):
+    with pytest.raises(LakeError, match=f"{file.path} was altered"):
         pipeline.run(cuts[1], now_ms=0)  # the clock was set back: nothing shows when the lake was verified
 
 

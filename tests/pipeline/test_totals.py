@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import date, datetime
 from decimal import Decimal
 from random import Random
@@ -11,10 +12,12 @@ import pytest
 from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 
+from deploy.reconciliation import settings_of, validate_time_zone
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.postings import Posting
+from shared.settings import ReconcileSettings, SettingsError
 from spark import totals as totals_module
-from spark.manifest import Manifest, Settings
+from spark.manifest import VERSION, Manifest, Settings
 from spark.report import Day, Hour
 from spark.totals import Line, Sums, Totals, TotalsError, digest, raise_if_unequal, totals
 from tests.pipeline.books import BEGIN_MS, Books, bustle, event_of, kept
@@ -141,6 +144,14 @@ def test_sums_by_value_date_and_by_business_day(spark: SparkSession) -> None:
         assert table.columns == [column, "currency", "postings", "debits", "credits", "fees", "turnover"]
         rows = [(str(row[0]), *row[1:]) for row in table.collect()]
         assert sorted(rows) == [structs.astuple(day) for day in getattr(found, name)]
+
+
+@pytest.mark.parametrize(("zone", "known"), [("Europe/Prague", True), ("UTC", True), ("EST", True), ("Factory", False)])
+def test_a_time_zone_that_java_does_not_know_is_refused(spark: SparkSession, zone: str, known: bool) -> None:
+    cut = Manifest(VERSION, 1, 1, "cluster", {}, {}, settled=True, settings=Settings(time_zone=zone))
+    assert settings_of(ReconcileSettings(time_zone=zone)).time_zone == zone
+    with nullcontext() if known else pytest.raises(SettingsError, match="set ONCE_RECONCILE_TIME_ZONE to another"):
+        validate_time_zone(spark, cut)
 
 
 @pytest.mark.parametrize(

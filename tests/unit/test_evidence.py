@@ -140,8 +140,8 @@ def _mended_run(lake: Lake, cut: Manifest) -> None:
 @pytest.mark.parametrize(
     ("harm", "fault"),
     [
-        (lambda lake, cut: _file(lake, cut).unlink(), ".parquet: gone"),
-        (lambda lake, cut: _file(lake, cut).write_bytes(b"x"), ".parquet: altered"),
+        (lambda lake, cut: _file(lake, cut).unlink(), ".parquet is gone"),
+        (lambda lake, cut: _file(lake, cut).write_bytes(b"x"), ".parquet was altered"),
         (_mended_list, "landed.json was altered: its digest was not recorded"),
         (_mended_list_and_record, "is not the list that cut 000002"),
         (lambda lake, cut: (lake.cut_directory(cut) / "evidence.json").unlink(), "evidence.json is gone"),
@@ -271,7 +271,7 @@ def test_the_whole_lake_is_audited_once_a_week(lake: Lake) -> None:
     audit_when_due(lake, NOW_MS + 1, said.append)
     for _ in range(2):
         with pytest.raises(
-            LakeError, match=r"the weekly audit of .* found: .*parquet: gone\. `once reconcile --audit`"
+            LakeError, match=r"the weekly audit of .* found: .*parquet is gone\. `once reconcile --audit`"
         ):
             audit_when_due(lake, NOW_MS + VERIFIED_EVERY_MS, said.append)
     assert len(said) == 1
@@ -316,7 +316,7 @@ def test_the_command_names_each_fault_and_fails(lake: Lake) -> None:
     (_folder(lake, first) / "report.html").unlink()
     shown = command(lake)
     assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (2, "audit: 2 faults")
-    assert f"fault: {path}: gone" in shown.stdout
+    assert f"fault: {path} is gone" in shown.stdout
     assert "report.html is gone" in shown.stdout
     assert not (lake.root / "verified.json").exists()
     as_json = command(lake, "--json")

@@ -1,13 +1,16 @@
 """The pure half of a landing: its jobs, and what is compared before a cut counts as landed."""
 
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
-from spark.lake import Count, Span, Spans, Unknown
-from spark.land import FileRows, counts_of, differences, misplaced, slices, unknown_of, with_lost
+from spark.lake import Count, Lake, LakeError, Span, Spans, Unknown
+from spark.land import FileRows, counts_of, differences, land, misplaced, slices, unknown_of, with_lost
 from spark.manifest import CONTIGUOUS, INPUTS, KEPT_FOR_EVER, LANDED_TOPICS, VERSION, Manifest, Range, Settings, seal
+from spark.metrics import Progress
 
 RAW, REQUESTS, POSTINGS = "payments.raw", "effects.requests", "ledger.postings"
 FILE = Path("part-00000.parquet")
@@ -45,6 +48,15 @@ def test_a_topic_is_read_in_jobs_of_bounded_size_that_cover_it_once(records_max:
         for offset in range(begin, end)
     )
     assert covered == [(0, n) for n in range(30)] + [(1, n) for n in range(5, 15)] + [(2, 3)]
+
+
+@pytest.mark.parametrize("previous", ["", "digest"])
+def test_an_empty_lake_takes_the_first_cut_only(tmp_path: Path, previous: str) -> None:
+    """A manifest of joined cuts has no cut before it either."""
+    lake, later = Lake(tmp_path), seal(msgspec.structs.replace(cut(), sequence=2, previous=previous))
+    with pytest.raises(LakeError, match=f"the cuts before {later.cut_id} are not in"):
+        land(cast("SparkSession", None), later, "none", lake, Progress())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_jobs_are_numbered_in_the_order_of_topics() -> None:

@@ -1,5 +1,6 @@
 """The runs that a night must make, and the cut that a request means."""
 
+import hashlib
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
@@ -11,16 +12,26 @@ from pyspark.sql import SparkSession
 
 from deploy import reconciliation
 from deploy.cli import reconcile as command
-from deploy.reconciliation import Request, brokers_for_spark, cut_of_day, cuts_due, cuts_up_to, settings_of
+from deploy.reconciliation import (
+    Request,
+    brokers_for_spark,
+    cut_of_day,
+    cuts_due,
+    cuts_up_to,
+    reconcile_cut,
+    settings_of,
+)
 from shared.events.catalogue import REFERENCE_TOPICS
+from shared.events.operations import RunOutcome
 from shared.kafka.client.access import Access, Tls
 from shared.settings import ReconcileSettings, SettingsError, load
 from spark.evidence import evidence_of
 from spark.job import EXIT_BREAKS, EXIT_CLEAN, EXIT_UNFINISHED, exit_code, unfinished
 from spark.lake import Lake, LakeError
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, Settings, encode, joined, seal
+from spark.metrics import Progress
 from spark.nightly import Work, covered, due, is_landed, progress_text, time_left_s
-from spark.report import Report
+from spark.report import Report, Totals, breaks_of, report_of
 from spark.session import connection
 from spark.staging import Staging
 
@@ -261,6 +272,48 @@ def test_a_command_makes_as_many_runs_as_are_allowed(
     spark, access = cast("SparkSession", None), Access("any")
     found = command.reconcile_cuts(spark, lake, access, iter(CUTS[:2]), Request(runs_max=runs_max))
     assert (len(found.reports), found.left, reconciler.allowed) == (made, left, allowed)
+
+
+def report_of_cut(cut: Manifest, verdict: str) -> Report:
+    sums = Totals("digest", (), (), ())
+    made = report_of(cut, {}, {}, breaks_of([], [], ["missing"], 0), sums)
+    return msgspec.structs.replace(made, verdict=verdict)
+
+
+def test_an_earlier_cut_that_is_run_again_changes_no_current_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, published, said = Lake(tmp_path), list[RunOutcome](), list[str]()
+    for cut in CUTS[:2]:
+        landed(lake, cut)
+
+    def work(*arguments: Any, progress: Progress, **_options: object) -> Work:
+        """Make a run without Spark: of the first cut a clean one, of the second one with breaks."""
+        cut = arguments[2]
+        folder = lake.root / "runs" / cut.cut_id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.json").write_text(f"stored {cut.sequence}")
+        made = report_of_cut(cut, "clean" if cut == CUTS[0] else "breaks")
+        progress.made(made)
+        return Work([made], 0)
+
+    async def publish(_brokers: str, outcome: RunOutcome) -> None:
+        published.append(outcome)
+
+    monkeypatch.setattr(reconciliation, "work", work)
+    monkeypatch.setattr(reconciliation, "_publish", publish)
+    monkeypatch.setattr(reconciliation, "validate_time_zone", lambda _spark, _cut: None)
+    request = Request(textfile=tmp_path / "once.prom")
+    for cut in (CUTS[0], CUTS[1], CUTS[0], CUTS[1]):
+        reconcile_cut(cast("SparkSession", None), lake, "any", cut, request, say=said.append)
+        sequence = f"once_reconcile_cut_sequence {float(max(one.cut_id for one in published)[:6])}"
+        assert sequence in (tmp_path / "once.prom").read_text().splitlines()
+        assert (lake.root / "runs" / cut.cut_id / "metrics.prom").exists()
+    first, second = (hashlib.sha256(f"stored {number}".encode()).hexdigest() for number in (1, 2))
+    outcomes = [(one.cut_id, one.verdict, one.report) for one in published]
+    newest = (CUTS[1].cut_id, "breaks", second)
+    assert outcomes == [(CUTS[0].cut_id, "clean", first), newest, newest]
+    assert f"a later cut has a run: the verdict of cut {CUTS[0].cut_id} is not published" in said
 
 
 def test_a_cut_whose_records_are_gone_gives_way_to_a_new_one(tmp_path: Path, cluster: Cluster) -> None:

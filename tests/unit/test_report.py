@@ -366,10 +366,9 @@ def test_every_metric_is_in_the_catalogue(tmp_path: Path) -> None:
 
 
 def test_the_outcome_has_the_digest_of_the_report() -> None:
-    outcome = outcome_of(report(listed(1)))
+    outcome = outcome_of(report(listed(1)), "digest")
     assert outcome == RunOutcome(
-        *(2, manifest().cut_id, manifest().digest, outcome.report, BREAKS, True, {"missing": 1, "duplicate": 0}),
+        *(2, manifest().cut_id, manifest().digest, "digest", BREAKS, True, {"missing": 1, "duplicate": 0}),
         *(0, TAKEN_MS, {"EUR": str(2**63)}),
     )
-    assert outcome.report != outcome_of(report(listed(2))).report
     assert decode_run_outcome(encode_run_outcome(outcome)) == outcome
