@@ -23,6 +23,7 @@ from types import FrameType
 JAVA_VERSION_MIN = 17
 _JAVA_PACKAGE = "openjdk-17-jre-headless"
 _VENV_PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+_VENV_PIP = Path(__file__).parents[2] / ".venv" / "bin" / "pip"
 _POSTGRESQL = Path("/usr/lib/postgresql")
 _LIBRARIES = Path("/usr/lib")
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -64,9 +65,9 @@ require_chromium = partial(_program, "chromium", "chromium-browser", "google-chr
 
 
 def require_ensurepip() -> str:
-    """The name of the module by which venv installs pip. Debian has it in a package of its own."""
-    found = importlib.util.find_spec("ensurepip")
-    return _need(None if found is None else found.name, "Python's ensurepip", _VENV_PACKAGE)
+    """The module by which venv installs pip, unless .venv has one. Debian has it in a package of its own."""
+    found = _VENV_PIP if _VENV_PIP.exists() else importlib.util.find_spec("ensurepip")
+    return _need(None if found is None else str(found), "Python's ensurepip", _VENV_PACKAGE)
 
 
 def require_postgresql(program: str = "postgres") -> str:

@@ -197,6 +197,10 @@ def test_missing_programs_are_named_with_the_command(tmp_path: Path, monkeypatch
     with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y prometheus-redis-exporter$"):
         prerequisites.require_redis_exporter()
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setattr(prerequisites, "_VENV_PIP", made := tmp_path / "pip")
+    made.touch()
+    assert prerequisites.require_ensurepip() == str(made)
+    made.unlink()
     with pytest.raises(prerequisites.PrerequisiteError, match=r"apt-get install -y python3\.\d+-venv$"):
         prerequisites.require_ensurepip()
     assert prerequisites.missing_packages() == [

@@ -202,12 +202,16 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
 
     def connected(connection: Any, _record: object) -> None:
         connections.add(connection)
-        # In a transaction of its own: what is set in one that is rolled back is gone
-        with connection.transaction(), connection.cursor() as cursor:
-            for name, seconds in settings.items():
-                cursor.execute(f"SET {name} = '{seconds}s'")
-            if read_only:
-                cursor.execute("SET default_transaction_read_only = on")
+        try:
+            # In a transaction of its own: what is set in one that is rolled back is gone
+            with connection.transaction(), connection.cursor() as cursor:
+                for name, seconds in settings.items():
+                    cursor.execute(f"SET {name} = '{seconds}s'")
+                if read_only:
+                    cursor.execute("SET default_transaction_read_only = on")
+        except BaseException:
+            connections.discard(connection)  # the engine drops it without a `close`
+            raise
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "close", lambda connection, _record: connections.discard(connection))
@@ -228,7 +232,7 @@ def abort(engine: Engine) -> None:
             shared.shutdown(socket.SHUT_RDWR)
 
 
-VERSION: Final = 3  # of these tables: a view that finds another one drops them and rebuilds from the topic
+VERSION: Final = 3  # of these tables: a view that finds an older one drops them and rebuilds from the topic
 
 
 class Minor(TypeDecorator[int]):
