@@ -131,6 +131,7 @@ def test_a_secured_redis_starts_in_a_directory_of_any_name(tmp_path: Path, name:
         redis.kill()
 
 
+@full
 def test_a_broker_restarts_in_a_directory_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     directory = tmp_path / "a b-prüfung \\ 🙂"
