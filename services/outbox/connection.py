@@ -25,8 +25,9 @@ from services.outbox.address import Address, Node, address_of
 from services.outbox.scripts import UNDER_WAY
 from services.outbox.sinks.credentials import load_password, refuse_public
 from shared.addresses import is_loopback
+from shared.events.partitions import PARTITIONS_MAX
 from shared.kafka.client.access import CONNECTION_IDLE_MS, tls_of
-from shared.settings import PARTITIONS_MAX, OutboxSettings
+from shared.settings import OutboxSettings
 
 CONNECTIONS_MAX: Final = PARTITIONS_MAX * UNDER_WAY
 """As many as an instance with all partitions uses at once. At its own limit, 100, the client refuses a command."""

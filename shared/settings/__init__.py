@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 
 from shared.settings.services import (
-    PARTITIONS_MAX,
     GatewaySettings,
     IdentitySettings,
     IngestSettings,
@@ -33,7 +32,6 @@ from shared.settings.services import (
 __all__ = [
     "ALL_SETTINGS",
     "EXIT_CONFIG",
-    "PARTITIONS_MAX",
     "GatewaySettings",
     "IdentitySettings",
     "IngestSettings",

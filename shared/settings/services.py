@@ -1,13 +1,14 @@
 """Settings of the services and of `once reconcile`."""
 
 from dataclasses import MISSING, dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from shared.events.partitions import PARTITIONS_MAX
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 WebhookFormat = Literal["standard", "once"]
-PARTITIONS_MAX: Final = 256
 PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
 TimeZone = Annotated[str, Meta(pattern=r"^(UTC|[A-Z][A-Za-z_]+(/[A-Z][A-Za-z0-9_+-]+)+)$")]
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
+from shared.events.effects import ResolutionAction
 from spark.checks import effect_rows
 from spark.checks.effect_rows import (
     ALIVE,
@@ -254,7 +255,8 @@ def _is_early(manifest: Manifest) -> str:
 
 def _sent_again(night: Night, unmatched: DataFrame) -> DataFrame:
     """Return effect_id and JUDGED of effects that wait because an operator decided on their last result."""
-    decisions = night.new("effect_resolutions").selectExpr("effect_id as decided_id", "revision as seen")
+    decisions = night.new("effect_resolutions").where(f"action = '{ResolutionAction.RESEND.value}'")
+    decisions = decisions.selectExpr("effect_id as decided_id", "revision as seen")
     still = unmatched.where(_STILL)
     on_last = (still["effect_id"] == decisions["decided_id"]) & F.expr("seen >= shiftright(word, 3)")
     return still.join(decisions, on=on_last, how="left_semi").select("effect_id", F.lit(False).alias(JUDGED)).persist()

@@ -31,6 +31,14 @@ async def removed(one: MemberProcess, deadline_s: float = 30.0) -> None:
             await one.running
 
 
+async def removed_by_an_operator(brokers: str, group: str, one: MemberProcess) -> None:
+    """Have the group remove instance 1, and wait until that one knows it."""
+    async with joined(brokers, group, "1") as same:
+        await same.beat()
+        await same.member.leave()
+        await removed(one)
+
+
 async def asked_back(one: MemberProcess) -> None:
     """Wait until a member holds a revocation."""
 
@@ -101,10 +109,7 @@ async def test_a_process_that_is_started_again_has_its_partitions_at_once(broker
 async def test_a_member_that_an_operator_removes_must_rejoin(brokers: str, group: str) -> None:
     async with joined(brokers, group, "0") as first, joined(brokers, group, "1") as second:
         await shared(first, second)
-        async with joined(brokers, group, "1") as same:
-            await same.beat()
-            await same.member.leave()
-            await removed(second)
+        await removed_by_an_operator(brokers, group, second)
         await shared(first)
 
 
@@ -114,10 +119,7 @@ async def test_a_member_that_was_removed_does_not_end_the_next_one_of_its_instan
     before = REGISTRY.get_sample_value(name, labels) or 0
     async with joined(brokers, group, "0") as first, joined(brokers, group, "1") as second:
         await shared(first, second)
-        async with joined(brokers, group, "1") as same:
-            await same.beat()
-            await same.member.leave()
-            await removed(second)
+        await removed_by_an_operator(brokers, group, second)
         async with joined(brokers, group, "1") as again:
             await shared(first, again)
             await second.member.leave()

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from deploy.drills.faults.redis import ReplicatedRedis
 from services.outbox import connection
 from services.outbox.scripts import UNDER_WAY
-from shared.settings import PARTITIONS_MAX
+from shared.events.partitions import PARTITIONS_MAX
 from tests.harness import eventually
 from tests.redis import client_at, running_redis
 

@@ -179,6 +179,17 @@ def test_an_effect_that_is_sent_again_in_its_first_cut_waits(spark: SparkSession
 
 
 @full
+def test_only_a_decision_to_send_it_again_lets_a_decided_effect_wait(spark: SparkSession) -> None:
+    world = Clean()
+    failed = world.failed
+    decision = Resolution(failed.effect_id, 1, ResolutionAction.CONFIRM, failed.effect)
+    resolved = world.append(catalogue.EFFECTS_REQUESTS, failed.request.partition, encode_request(decision))
+    world.committed["outbox"][resolved.partition] = resolved.offset + 1
+    at = world.wait(failed.effect, failed.result.partition)
+    assert str(at) in {where for *_, where in found(effects.check(night(spark, world)))}
+
+
+@full
 def test_a_result_of_an_expired_request_cannot_be_judged(spark: SparkSession) -> None:
     world = Clean()
     request = world.notice.request

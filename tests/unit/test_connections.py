@@ -1,4 +1,4 @@
-"""Connections to brokers: one that was reset is replaced before its end is read."""
+"""Connections to brokers: after a reset, a connection is replaced before its end is read."""
 
 import asyncio
 from types import SimpleNamespace

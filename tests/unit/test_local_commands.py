@@ -1,4 +1,4 @@
-"""`once up`, `down` and `load` where no stack answers: one that starts, one that is not ready, a pipe for a file."""
+"""`once up`, `down` and `load` where a stack starts or is not ready, and a pipe in place of a file."""
 
 import errno
 import os

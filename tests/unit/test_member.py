@@ -1,5 +1,6 @@
 """A member whose topic was deleted and made again while it had nothing to fetch."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ class ClusterInMemory:
 
 
 async def test_a_topic_that_was_made_again_ends_the_membership() -> None:
-    """Its offsets are others. Without an error, the member would wait for partitions of the one that is gone."""
+    """Its offsets are others. Without an error, the member would wait for partitions of the topic that is gone."""
     assigned: list[set[int]] = []
 
     async def revoked(_: set[int]) -> None:
@@ -42,6 +43,7 @@ async def test_a_topic_that_was_made_again_ends_the_membership() -> None:
 
     cluster: Any = ClusterInMemory()
     member = Member(cluster, "group", TOPIC, "group-0", assigned.append, revoked)
-    with pytest.raises(RejoinError, match="topic input was deleted"):
-        await member.run()
+    async with asyncio.timeout(10):
+        with pytest.raises(RejoinError, match="topic input was deleted"):
+            await member.run()
     assert assigned == [{0, 1}]

@@ -57,6 +57,7 @@ class Writing:
             try:
                 result = await loop.run_in_executor(self._thread, call)
             except DatabaseAwayError as error:
+                DATABASE_RETRIES.inc()
                 self._missing(error)
                 if loop.time() - begun_s > self._deadline_s:
                     raise FatalError(f"the database was away for {self._deadline_s:g} s: {error}") from error
@@ -78,7 +79,6 @@ class Writing:
         self._abort()
 
     def _missing(self, error: DatabaseAwayError) -> None:
-        DATABASE_RETRIES.inc()
         self._health.missing(DATABASE, str(error))
         if not self._away:  # once for each outage, not for each try
             self._away = True

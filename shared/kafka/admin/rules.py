@@ -158,5 +158,5 @@ def _observers() -> Iterator[Rule]:
     for name in (*(topic.name for topic in TOPICS), "__consumer_offsets"):
         yield Rule("monitor", Kind.TOPIC, name, Operation.READ)
     yield Rule("monitor", Kind.TOPIC, "__transaction_state", Operation.DESCRIBE)
-    # The brokers list only transactions that the principal may describe. One that is not listed would seem to hang
+    # The brokers list only transactions that the principal may describe. A transaction that is not listed seems to hang
     yield Rule("monitor", Kind.TRANSACTIONAL_ID, EVERY, Operation.DESCRIBE)
