@@ -23,7 +23,7 @@ from deploy.local.jars import spark_archive_options, spark_jars
 from shared.events.catalogue import RECONCILIATION_RUNS, REFERENCE_TOPICS
 from shared.events.operations import RUN_SCHEMA_VERSION, RunOutcome, encode_run_outcome
 from shared.events.partitions import partition_for
-from shared.kafka.admin.topics import compaction_lag_ms
+from shared.kafka.admin.configs import compaction_lag_ms
 from shared.kafka.client.access import Bootstrap, access_by
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import partition_count

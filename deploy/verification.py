@@ -25,8 +25,8 @@ from shared.events.catalogue import (
     REFERENCE_TOPICS,
 )
 from shared.events.codec import decoder
+from shared.kafka.admin.configs import compaction_lag_ms
 from shared.kafka.admin.groups import wait_drained
-from shared.kafka.admin.topics import compaction_lag_ms
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.batches import pages
 from shared.kafka.client.cluster import EARLIEST, Cluster

@@ -1,4 +1,4 @@
-"""`once topics create | read`: topics outside of the catalogue, and the records of any topic."""
+"""`once topics create | configure | read`: topics of one's own, settings of the system's, and records of any topic."""
 
 import asyncio
 from typing import Any
@@ -7,10 +7,11 @@ import click
 import msgspec
 
 from deploy.cli.cluster import brokers_option, partitions_of
-from deploy.cli.output import answer, json_option
+from deploy.cli.output import answer, json_option, print_rows
 from shared.eos.records import Record
 from shared.events.catalogue import BY_NAME, PAYMENTS_RAW, own_topic
 from shared.events.codec import decoder
+from shared.kafka.admin.configs import configure_topics
 from shared.kafka.admin.topics import ensure_topics, replicas_of
 from shared.kafka.client.access import Access
 from shared.kafka.client.reader import read_topics
@@ -25,7 +26,7 @@ def _own(_context: click.Context, _parameter: click.Parameter, names: tuple[str,
 
 @click.group()
 def topics() -> None:
-    """Create topics for a service of one's own, and read records."""
+    """Create topics for a service of one's own, bring the system's up to date, and read records."""
 
 
 @topics.command(epilog="Exit codes: 0 done (also if they were there), 1 not, 2 wrong usage.")
@@ -49,6 +50,25 @@ def create(outputs: tuple[str, ...], changelogs: tuple[str, ...], brokers: Acces
     created = asyncio.run(make())
     lines = (f"{topic.name}: {'created' if topic.name in created else 'exists'}" for topic in wanted)
     answer({"created": created, "partitions": partitions}, "\n".join(lines))
+
+
+@topics.command(epilog="Exit codes: 0 done (also if nothing differed), 1 not, 2 wrong usage.")
+@click.option("--dry-run", is_flag=True, help="Only print what differs.")
+@brokers_option
+@json_option()
+def configure(dry_run: bool, brokers: Access) -> None:
+    """Give the system's topics the settings that this version creates them with; run it after an upgrade.
+
+    A topic keeps the settings that it was created with. Settings that the catalogue does not name stay as they are, and
+    so does the number of replicas.
+    """
+    differences = asyncio.run(configure_topics(brokers, change=not dry_run))
+    rows = [one._asdict() for one in differences]
+    none = "every topic has the settings of this version"
+    answer(
+        {"changed": not dry_run, "settings": rows},
+        lambda: print_rows(rows, ("topic", "setting", "found", "wanted"), none=none),
+    )
 
 
 @topics.command(epilog="Exit codes: 0 done (an empty topic is fine), 1 not, 2 wrong usage.")

@@ -19,8 +19,8 @@ from deploy.txn.listing import HANGING, Hanging, Row, hanging_rows, named, remed
 from deploy.txn.trace import trace_command
 from shared.eos.open_transactions import OPEN_STATES, Look, Transaction, late
 from shared.events.catalogue import TOPICS
+from shared.kafka.admin.configs import broker_config
 from shared.kafka.admin.groups import PIPELINE, Groups
-from shared.kafka.admin.topics import broker_config
 from shared.kafka.admin.transactions import look_twice
 from shared.kafka.admin.txn_abort import AbortFailedError, Ended
 from shared.kafka.client.access import Access

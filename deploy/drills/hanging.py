@@ -17,7 +17,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from shared.eos.crash import NO_CRASHES
 from shared.eos.errors import EosError
 from shared.eos.records import Output
-from shared.kafka.admin.topics import broker_config
+from shared.kafka.admin.configs import broker_config
 from shared.kafka.admin.transaction_state import STATE_TOPIC, partition_of
 from shared.kafka.admin.transactions import describe
 from shared.kafka.admin.txn_abort import write_marker

@@ -15,8 +15,9 @@ from services.outbox.sinks.channels import open_sinks
 from services.outbox.trust import OutboxContext
 from shared.events import catalogue
 from shared.events.endpoints import decode_endpoint
+from shared.kafka.admin.configs import topic_config
 from shared.kafka.admin.installation import installation_id
-from shared.kafka.admin.topics import check_topics, topic_config
+from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
 from shared.kafka.runtime.global_table import GlobalTable
 from shared.kafka.runtime.runtime import run_service

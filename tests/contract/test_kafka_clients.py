@@ -8,14 +8,15 @@ import pytest
 from deploy.local.ports import free_ports
 from shared.eos.records import Output, Record
 from shared.events import catalogue
-from shared.kafka.admin.topics import (
+from shared.kafka.admin.configs import (
+    TOPIC,
+    Difference,
+    alter_configs,
     broker_config,
-    check_topics,
-    ensure_topics,
-    replicas_of,
-    set_group_offsets,
+    configure_topics,
     topic_config,
 )
+from shared.kafka.admin.topics import check_topics, ensure_topics, replicas_of, set_group_offsets
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -70,6 +71,30 @@ async def test_topics_of_ones_own_are_created_as_the_installations_are(brokers: 
     ]
     kept_ms = await topic_config(brokers, changelog, "min.compaction.lag.ms")
     assert int(kept_ms) == catalogue.TORN_KEPT_MS
+
+
+@pytest.mark.usefixtures("own_kafka")
+async def test_a_topic_that_exists_gets_the_settings_of_the_catalogue(brokers: str) -> None:
+    name = f"own-{uuid.uuid4()}"
+    topics = [catalogue.own_topic(name, changelog=True)]
+    await ensure_topics(brokers, PARTITIONS, await replicas_of(brokers, RAW), topics=topics)
+    assert await configure_topics(brokers, topics) == []
+    kept_ms = "min.compaction.lag.ms"
+    async with Cluster(brokers) as cluster:
+        await alter_configs(cluster, TOPIC, {name: {kept_ms: None, "segment.ms": "86400000"}})
+    await eventually(lambda: _has(brokers, name, kept_ms, "0"), "the default is in force")
+    differs = [Difference(name, kept_ms, "0", str(catalogue.TORN_KEPT_MS))]
+    missing = catalogue.own_topic(f"own-{uuid.uuid4()}")
+    assert await configure_topics(brokers, [*topics, missing], change=False) == differs
+    assert await _has(brokers, name, kept_ms, "0")
+    assert await configure_topics(brokers, topics) == differs
+    await eventually(lambda: _has(brokers, name, kept_ms, str(catalogue.TORN_KEPT_MS)), "it is set")
+    assert await topic_config(brokers, name, "segment.ms") == "86400000"
+    assert await configure_topics(brokers, topics) == []
+
+
+async def _has(brokers: str, topic: str, setting: str, value: str) -> bool:
+    return await topic_config(brokers, topic, setting) == value
 
 
 async def test_the_replicas_of_a_topic_that_is_missing_are_refused(brokers: str) -> None:

@@ -25,6 +25,8 @@ from shared.events.payments import MAX_AMOUNT_MINOR
 from shared.events.postings import Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer
 from shared.events.validation import key_of
+from shared.kafka.admin.configs import TOPIC, alter_configs
+from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import read_topics
@@ -219,6 +221,23 @@ def test_topics_of_ones_own_are_created_and_read(operator: Operator) -> None:
     assert [(record["partition"], record["offset"], record["key"]) for record in read] == [
         (2, n, "key") for n in range(3)
     ]
+
+
+def test_topics_are_brought_up_to_date(operator: Operator) -> None:
+    async def compress(value: str) -> None:
+        async with Cluster(operator.brokers) as cluster:
+            await alter_configs(cluster, TOPIC, {PAYMENTS_RAW: {"compression.type": value}})
+
+    def found() -> list[dict[str, str]]:
+        rows: list[dict[str, str]] = operator.json(topics, "configure", "--dry-run")["settings"]
+        return rows
+
+    asyncio.run(compress("lz4"))
+    row = {"topic": PAYMENTS_RAW, "setting": "compression.type", "found": "lz4", "wanted": "uncompressed"}
+    wait_until(lambda: found() == [row], "the difference is shown")
+    assert operator.json(topics, "configure") == {"changed": True, "settings": [row]}
+    wait_until(lambda: not found(), "nothing differs")
+    assert "every topic has the settings of this version" in operator.run(topics, "configure").stderr
 
 
 def test_fees_are_set_listed_and_cleared(operator: Operator) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from shared.events import catalogue
 from shared.kafka.admin.clock import check_clock
-from shared.kafka.admin.topics import broker_config, check_topics
+from shared.kafka.admin.configs import broker_config
+from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.errors import KafkaUnavailableError, TopicMismatchError
 from shared.kafka.client.reader import end_offsets
 from tests.partitions import PARTITIONS

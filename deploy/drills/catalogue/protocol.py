@@ -9,7 +9,7 @@ from deploy.drills.proxy.rules import Delay, Part, Rule
 from deploy.drills.run import started
 from deploy.drills.stage import Stage
 from deploy.drills.waiting import eventually
-from shared.kafka.admin.topics import broker_config
+from shared.kafka.admin.configs import broker_config
 from shared.kafka.admin.transaction_state import Status
 from shared.kafka.admin.transactions import look
 from shared.kafka.client.brokers import Brokers

@@ -4,11 +4,12 @@ from typing import Final, NamedTuple
 
 from deploy.drills.target import Target
 from deploy.drills.waiting import eventually
+from shared.kafka.admin.configs import TOPIC, alter_configs
 from shared.kafka.client.cluster import Cluster, check
 from shared.kafka.client.requests import Request
 
-_TOPIC, _GROUP, _SET, _DELETE = 2, 32, 0, 1
-"""Of Kafka's types of resources and operations (KIP-339, KIP-848)."""
+_GROUP: Final = 32
+"""Of Kafka's types of resources (KIP-848)."""
 _OWN: Final = frozenset({1, 8})
 """Of Kafka's sources of a setting: DYNAMIC_TOPIC_CONFIG and GROUP_CONFIG."""
 
@@ -23,7 +24,7 @@ class _Setting(NamedTuple):
 class TopicConfig:
     """A setting of a topic."""
 
-    _kind = _TOPIC
+    _kind = TOPIC
 
     def __init__(self, resource: str, setting: str, value: str) -> None:
         self.name = f"{setting}={value} on {resource}"
@@ -36,33 +37,25 @@ class TopicConfig:
         """Set it, and wait until every broker has it."""
         async with Cluster(target.access) as cluster:
             self._before = before = await self._seen(cluster, cluster.some_broker)
-            await self._alter(cluster, _SET, self._value)
+            await self._alter(cluster, self._value, expected=self._value)
         return f"every broker has it; it was {before.value}"
 
     async def heal(self, target: Target) -> None:
         """Set what was there before; a default is in force again without a setting of its own."""
         if self._before is not None:
-            operation = _SET if self._before.is_own else _DELETE
+            own = self._before.value if self._before.is_own else None
             async with Cluster(target.access) as cluster:
-                await self._alter(cluster, operation, self._before.value)
+                await self._alter(cluster, own, expected=self._before.value)
             self._before = None
 
-    async def _alter(self, cluster: Cluster, operation: int, value: str | None) -> None:
-        """Set it or delete it, and wait until every broker has the value."""
-        config = {"Name": self._setting, "ConfigOperation": operation, "Value": value if operation == _SET else None}
-        resource = {"ResourceType": self._kind, "ResourceName": self._resource, "Configs": [config]}
-        request = Request("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
-
-        async def attempt() -> None:
-            for answer in (await cluster.send_to_any(request))["Responses"]:
-                check(answer["ErrorCode"], f"{self.name}: {answer['ErrorMessage']}")
-
-        await cluster.retry(attempt, f"{self.name} cannot be set")
+    async def _alter(self, cluster: Cluster, value: str | None, *, expected: str | None) -> None:
+        """Set it, or delete it with None, and wait until every broker has what is expected."""
+        await alter_configs(cluster, self._kind, {self._resource: {self._setting: value}})
 
         async def everywhere() -> bool:
-            return all([(await self._seen(cluster, node_id)).value == value for node_id in cluster.brokers])
+            return all([(await self._seen(cluster, node_id)).value == expected for node_id in cluster.brokers])
 
-        await eventually(everywhere, f"every broker has {self._setting}={value} on {self._resource}")
+        await eventually(everywhere, f"every broker has {self._setting}={expected} on {self._resource}")
 
     async def _seen(self, cluster: Cluster, node_id: int) -> _Setting:
         """Return the setting as one broker has it."""

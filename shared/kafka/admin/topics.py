@@ -1,11 +1,11 @@
-"""Administration: topics from the catalogue, brokers' settings, a group's offsets.
+"""Administration: topics from the catalogue, and a group's offsets.
 
 Invariant: every function may be called again and completes the remaining work. It knows the catalogue, and no service.
 """
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiokafka.errors import (
@@ -15,7 +15,7 @@ from aiokafka.errors import (
     UnknownMemberIdError,
     for_code,
 )
-from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import CreateTopicsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -27,7 +27,6 @@ from shared.kafka.client.errors import TopicMismatchError, is_retriable, unavail
 
 POLL_S = 0.1
 CREATE_TIMEOUT_MS = 4_000  # below the time that a request may take
-_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4  # ConfigResource.Type
 _NO_GENERATION = -1  # OffsetCommit outside of a membership
 
 Partitions = dict[str, list[int]]
@@ -109,11 +108,20 @@ async def replicas_of(bootstrap_servers: Bootstrap, topic: str) -> int:
         KafkaUnavailableError: no broker answers.
     """
     async with Cluster(bootstrap_servers) as cluster:
-        response = await cluster.retry(lambda: cluster.send_to_any(_metadata()), "topics cannot be read")
-    for error_code, name, _, partitions in response.topics:
-        if name == topic and for_code(error_code) is NoError:
-            return min(len(partition[3]) for partition in partitions)
-    raise TopicMismatchError(f"{topic} is missing: create topics with `once up`")
+        found = await replicas(cluster)
+    if topic not in found:
+        raise TopicMismatchError(f"{topic} is missing: create topics with `once up`")
+    return found[topic]
+
+
+async def replicas(cluster: Cluster) -> dict[str, int]:
+    """Return the replication factor of each topic."""
+    response = await cluster.retry(lambda: cluster.send_to_any(_metadata()), "topics cannot be read")
+    return {
+        name: min(len(partition[3]) for partition in partitions)
+        for error_code, name, _, partitions in response.topics
+        if for_code(error_code) is NoError
+    }
 
 
 async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str], partitions: int) -> None:
@@ -126,62 +134,6 @@ async def check_topics(bootstrap_servers: Bootstrap, names: Sequence[str], parti
     async with Cluster(bootstrap_servers) as cluster:
         view = await cluster.retry(lambda: _describe_any(cluster), "topics cannot be read")
     _refuse_mismatch(view, names, partitions)
-
-
-async def broker_config(bootstrap_servers: Bootstrap, name: str) -> str:
-    """Return the value of a broker's setting, such as transaction.max.timeout.ms, as one broker has it.
-
-    Raises:
-        KafkaUnavailableError: no broker answers.
-        LookupError: the broker knows no such setting.
-    """
-    async with Cluster(bootstrap_servers) as cluster:
-        found = await _config(cluster, _BROKER_RESOURCE, None, name)
-    if found is None:
-        raise LookupError(f"the brokers have no setting {name}")
-    return found
-
-
-async def topic_config(bootstrap_servers: Bootstrap, topic: str, name: str) -> str:
-    """Return the value of a topic's setting, such as retention.ms, its own or the brokers' default.
-
-    Raises:
-        KafkaUnavailableError: no broker answers.
-        LookupError: topics have no such setting.
-    """
-    async with Cluster(bootstrap_servers) as cluster:
-        found = await _config(cluster, _TOPIC_RESOURCE, topic, name)
-    if found is None:
-        raise LookupError(f"topic {topic} has no setting {name}")
-    return found
-
-
-async def compaction_lag_ms(bootstrap_servers: Bootstrap, topics: Iterable[str]) -> int:
-    """Return how long each of the topics keeps superseded records at least.
-
-    Raises KafkaUnavailableError: no broker answers.
-    """
-    return min([int(await topic_config(bootstrap_servers, topic, "min.compaction.lag.ms")) for topic in topics])
-
-
-async def _config(cluster: Cluster, resource_type: int, resource: str | None, name: str) -> str | None:
-    """Return a setting's value; None for `resource` is the broker that is asked."""
-
-    async def attempt() -> Any:
-        broker = cluster.some_broker
-        request = DescribeConfigsRequest([(resource_type, str(broker) if resource is None else resource, [name])])
-        response = await cluster.send(broker, request)
-        for error_code, message, *_ in response.resources:
-            check(error_code, message or name)
-        return response
-
-    response = await cluster.retry(attempt, f"setting {name} cannot be read")
-    for described in response.resources:
-        for entry in described[4]:
-            if entry[0] == name and entry[1] is not None:
-                value: str = entry[1]
-                return value
-    return None
 
 
 async def set_group_offsets(

@@ -20,7 +20,8 @@ from shared.eos.crash import CrashPoints
 from shared.eos.errors import EXIT_FENCED, EosError, FencedError, RejoinError, UnsafeSettingsError
 from shared.eos.safety import refuse_timeout_above, refuse_unsafe
 from shared.kafka.admin.clock import check_clock
-from shared.kafka.admin.topics import broker_config, check_topics
+from shared.kafka.admin.configs import broker_config
+from shared.kafka.admin.topics import check_topics
 from shared.kafka.client.access import access
 from shared.kafka.client.errors import is_denied, refuse_handshake
 from shared.kafka.client.measured import show_transactions
