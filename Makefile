@@ -128,7 +128,7 @@ pin: setup ## The digests of all images, behind their tags; 69: the registry can
 	@$(BIN)/python -m deploy.supply.pins
 
 clean: ## Stop the local stack and delete its data and .venv
-	@if $(BIN)/once --version >/dev/null 2>&1; then $(BIN)/once down; \
+	@if $(BIN)/once --version >/dev/null 2>&1; then $(BIN)/once down --dir .once; \
 	elif test -e .once/supervisor.lock && ! flock --nonblock .once/supervisor.lock true; then \
 		echo "clean: a stack runs, and $(BIN)/once cannot stop it: end its supervisor, then run this again" >&2; exit 1; fi
 	@rm -rf .once $(VENV)

@@ -13,16 +13,14 @@ from deploy.cli.output import answer, console, failing_on, json_option, note, pr
 from deploy.demo.run import DemoResult, demonstrate
 from deploy.drills.opinions import COMPARED, ViewBehindError
 from deploy.local.jars import JarError
-from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.prerequisites import PrerequisiteError
-from deploy.local.redis.server import RedisNotReadyError
-from deploy.local.supervisor.stack import StackNotReadyError
+from deploy.local.supervisor import stack
 from shared.kafka.runtime.process import stop_on_signals
 from spark.job import SPARK_ERRORS, explained
 from spark.lake import LakeError
 from spark.manifest import ManifestError
 
-START_ERRORS = (PrerequisiteError, KafkaNotReadyError, RedisNotReadyError, StackNotReadyError, ViewBehindError)
+START_ERRORS = (*stack.START_ERRORS, stack.StackNotReadyError, PrerequisiteError, ViewBehindError)
 RECONCILIATION_ERRORS: tuple[type[Exception], ...] = (JarError, LakeError, ManifestError, *SPARK_ERRORS)
 SHOWN = ("verdict", "reconciliation", "view_matches", *FIGURES, "faults_injected", "seconds")
 _STYLES = {"pass": "bold green", "clean": "bold green", "fail": "bold red", "breaks": "bold red"}

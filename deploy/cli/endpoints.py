@@ -179,7 +179,7 @@ def test_endpoint(url: str, key_file: Path, allowed_networks: str) -> None:
     sample = _sample(url)
     with failing_on(ValueError):
         if channel_of(url) is not Channel.WEBHOOK:
-            raise ValueError(f"{url} is no webhook: only these can be tested")
+            raise ValueError(f"{url} is not a webhook: only webhooks can be tested")
         settings = OutboxSettings(
             bootstrap_servers="",
             redis_url="",

@@ -1,7 +1,8 @@
 """`once`: every command under one name.
 
 Invariant: a command's module is imported when it is asked for, so that `once status` does not wait for what it does
-not use; errors that an operator can do something about are one line on stderr.
+not use, and a container without Spark has every command that needs none; errors that an operator can do something about
+are one line on stderr.
 """
 
 import importlib
@@ -29,6 +30,10 @@ COMMANDS: Final = (
 """In the order of `once --help`. Each is a module of deploy.cli with a command of the same name."""
 
 
+_OF_SPARK: Final = frozenset({"pyspark", "spark"})
+"""Packages that the image of the services lacks."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is asked for."""
 
@@ -39,8 +44,25 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        command: click.Command = getattr(importlib.import_module(f"deploy.cli.{name}"), name)
+        try:
+            command: click.Command = getattr(importlib.import_module(f"deploy.cli.{name}"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _OF_SPARK:
+                raise
+            return _without_spark(cmd_name)
         return command
+
+
+def _without_spark(name: str) -> click.Command:
+    """Return what takes a command's place where Spark is not installed."""
+
+    where = f"with Compose, run `docker compose exec reconciliation once {name}`"
+
+    def refuse() -> None:
+        raise click.ClickException(f"{name} needs Spark, which is not installed here: {where}")
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, anything, refuse, help=f"Not here, without Spark: {where}.")
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # click's

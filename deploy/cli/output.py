@@ -89,7 +89,7 @@ def iso_ms(value: str) -> int:
     try:
         at = datetime.fromisoformat(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value} is no time: give one such as 2026-01-05T09:30, in UTC") from error
+        raise click.BadParameter(f"{value} is not a time: give one such as 2026-01-05T09:30, in UTC") from error
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

@@ -1,8 +1,7 @@
 """Makes the topics and the access rules, once the brokers are there: a container that does its work once.
 
 `python -m deploy.compose.topics` ends with 0 when every topic is there as the catalogue says and every broker decides
-by the rules, 75 when the cluster does not answer, 78 when a topic differs, or a
-setting or who asks is refused.
+by the rules, 75 when the cluster does not answer, 78 when a topic differs, or a setting or the principal is refused.
 """
 
 import asyncio

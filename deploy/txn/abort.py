@@ -92,7 +92,8 @@ async def plan_hanging(brokers: Brokers, target: Target, start_offset: int, topi
         f"About to write an ABORT marker (WriteTxnMarkers) on {named(target)}, for the transaction that is open there "
         f"from offset {start_offset}, of producer {one.producer_id} with epoch {one.producer_epoch}.\n"
         f"No coordinator knows it, so it never ends by itself. {_DROPPED}\n"
-        "On other partitions nothing changes: what else that producer wrote may be committed."
+        "On other partitions nothing changes: what else that producer wrote may be committed. Run `once verify` "
+        "afterwards, and `once repair` where it finds that a part is missing."
     )
     return Plan(f"{named(target)}:{start_offset}", text, (one,), _stable(seen, (one,)), producer=producer)
 

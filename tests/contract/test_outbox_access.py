@@ -237,5 +237,7 @@ async def test_a_password_is_changed_without_a_stop(
         # The next connection reports a world-readable file without its content
         path.chmod(0o644)
         await changed.change("CLIENT", "KILL", "USER", OUTBOX.name)
-        with pytest.raises(DistrustedError, match="AuthenticationError: ONCE_REDIS_PASSWORD_FILE: everybody can read"):
+        with pytest.raises(
+            DistrustedError, match="AuthenticationError: ONCE_REDIS_PASSWORD_FILE: every user of this machine can read"
+        ):
             await claim_one(claims, next(numbers))

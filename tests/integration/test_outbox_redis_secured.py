@@ -81,7 +81,7 @@ def with_passwords(secured: Secured, *of_outbox: str) -> str:
         [
             ({"REDIS_URL": "redis://outbox:secret@127.0.0.1:1/0"}, "ONCE_REDIS_URL has a user or"),
             ({"REDIS_PASSWORD_FILE": "{missing}"}, "ONCE_REDIS_PASSWORD_FILE: {missing} cannot be"),
-            ({"REDIS_PASSWORD_FILE": "{public}"}, "everybody can read {public}"),
+            ({"REDIS_PASSWORD_FILE": "{public}"}, "every user of this machine can read {public}"),
             REFUSED := ({"REDIS_PASSWORD_FILE": "{wrong}"}, "refuses the outbox: invalid username-password pair"),
             ({"REDIS_USERNAME": EXPORTER.name, "REDIS_PASSWORD_FILE": "{exporter}"}, "evalsha"),
             ({"REDIS_URL": "{plain}"}, "it speaks TLS there"),

@@ -40,7 +40,7 @@ def test_what_is_no_endpoint_is_refused(value: str) -> None:
 )
 def test_a_time_is_in_utc_unless_it_names_an_offset(text: str, at_ms: int) -> None:
     assert iso_ms(text) == at_ms
-    with pytest.raises(click.BadParameter, match="is no time"):
+    with pytest.raises(click.BadParameter, match="is not a time"):
         iso_ms("yesterday")
 
 

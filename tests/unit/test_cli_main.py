@@ -2,6 +2,8 @@
 
 import errno
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import click
@@ -34,6 +36,22 @@ def test_every_command_has_a_module_of_its_name_and_no_other_module_has_one() ->
         command = cli.once.get_command(click.Context(cli.once), name)
         assert isinstance(command, click.Command), name
         assert command.name == name
+
+
+def test_without_spark_the_other_commands_are_there() -> None:
+    code = "import sys; sys.modules |= {'pyspark': None, 'spark': None}; from deploy.cli.main import main; main()"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+
+    shown = run("--help")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stderr == ""
+    assert all(f"\n  {name} " in shown.stdout for name in cli.COMMANDS)
+    refused = run("breaks", "list", "--limit", "5")
+    assert refused.returncode == 1
+    assert "docker compose exec reconciliation once breaks" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def commands(command: click.Command) -> Iterator[click.Command]:

@@ -99,7 +99,9 @@ def test_tls_trusts_the_authority_that_is_set_and_no_other(tmp_path: Path, passw
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o444, 0o666])
 def test_a_password_that_everybody_can_read_is_refused(password: Path, mode: int) -> None:
     password.chmod(mode)
-    with pytest.raises(ValueError, match=rf"^ONCE_REDIS_PASSWORD_FILE: everybody can read {password}; .*chmod o= "):
+    with pytest.raises(
+        ValueError, match=rf"^ONCE_REDIS_PASSWORD_FILE: every user of this machine can read {password}: .*chmod o= "
+    ):
         redis_access(settings(REDIS_USERNAME="outbox", REDIS_PASSWORD_FILE=str(password)))
 
 

@@ -94,7 +94,7 @@ def refuse_public(path: str, variable: str) -> None:
     except OSError as error:
         raise ValueError(f"{variable}: {path} cannot be read ({error.strerror}); name a readable file") from error
     if mode & stat.S_IROTH:
-        raise ValueError(f"{variable}: everybody can read {path}; take that away, with: chmod o= {path}")
+        raise ValueError(f"{variable}: every user of this machine can read {path}: run chmod o= {path}")
 
 
 def _read(path: str, variable: str) -> bytes:
