@@ -8,6 +8,7 @@ from shared.events.catalogue import PAYMENTS_RAW
 from shared.kafka.client.errors import DeniedError, KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
 from tests.contract.helpers import committed
+from tests.simulation.cluster import SESSION_S
 from tests.simulation.errors import INVALID_RECORD, NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED
 from tests.simulation.world import SERVERS, World, history
 
@@ -75,6 +76,27 @@ def test_another_refusal_is_not_a_denial() -> None:
                 await writer.send(*RAW, b"k", b"v")
             assert type(refused.value) is KafkaUnavailableError
             await writer.send(*RAW, b"k", b"v")
+
+    history(main)
+
+
+def test_a_batch_that_found_no_leader_leaves_no_gap_in_the_sequence() -> None:
+    async def main(world: World) -> None:
+        partition = world.cluster.partitions[RAW]
+        leader = partition.leader
+        async with IdempotentWriter(SERVERS, request_timeout_s=2.0) as writer:
+            await writer.send(*RAW, b"k", b"first")
+            partition.in_sync = {leader}
+            world.kill(leader)
+            await asyncio.sleep(SESSION_S + 1)
+            with pytest.raises(KafkaUnavailableError, match="did not acknowledge"):
+                await writer.send(*RAW, b"k", b"lost")
+            await asyncio.sleep(2)
+            partition.in_sync = set(partition.replicas)
+            world.start(leader)
+            await asyncio.sleep(1)
+            await writer.send(*RAW, b"k", b"later")
+        assert await committed(SERVERS, *RAW) == [b"first", b"later"]
 
     history(main)
 

@@ -164,6 +164,36 @@ async def _called(one: StubWorker, name: str) -> bool:
     return one.calls[-1] == name
 
 
+async def test_a_stop_during_a_revocation_waits_for_the_transaction(rig: Rig) -> None:
+    rig.workers.assign({0})
+    await rig.ready(0)
+    [one] = rig.made[0]
+    one.transaction_ends.clear()
+    revoking = asyncio.create_task(rig.workers.revoke({0}))
+    await eventually(lambda: _called(one, "stop"), "the worker is stopped")
+    rig.workers.stop()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not rig.running.done()
+    one.transaction_ends.set()
+    await rig.running
+    assert one.calls == WHOLE_LIFE
+    await revoking
+
+
+async def test_nothing_outlives_a_revocation_that_is_cancelled(rig: Rig) -> None:
+    rig.workers.assign({0})
+    await rig.ready(0)
+    [one] = rig.made[0]
+    one.transaction_ends.clear()
+    revoking = asyncio.create_task(rig.workers.revoke({0}))
+    await eventually(lambda: _called(one, "stop"), "the worker is stopped")
+    revoking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await revoking
+    assert one.calls == ["start", "assign", "run", "stop", "close"]
+
+
 async def test_a_worker_that_does_not_end_in_time_is_cancelled(rig: Rig) -> None:
     rig.workers.assign({0})
     await rig.ready(0)

@@ -224,14 +224,14 @@ class IdempotentWriter:
 
     def _acknowledged(self, lane: Lane, batch: Batch, future: "asyncio.Future[Any]") -> None:
         error = ProducerClosed() if future.cancelled() else future.exception()
+        # The broker expects the batch's sequence number, which never comes: a new producer id starts again at 0
+        self._stale = self._stale or error is not None
         self._settle(lane, batch, error if error is not None else future.result().offset)
 
     def _settle(self, lane: Lane, batch: Batch, outcome: int | BaseException) -> None:
         lane.under_way -= 1
         topic = lane.target[0]
         if isinstance(outcome, BaseException):
-            # After a refusal the broker expects a sequence number that never comes: a new producer id starts again at 0
-            self._stale = self._stale or not is_retriable(outcome)
             name = error_name(outcome)
             metrics.records_failed(name, batch.records)
             self._resolve(batch, self._refused(lane.target, name, outcome))
@@ -247,6 +247,9 @@ class IdempotentWriter:
         topic, number = target
         if is_denied(error):
             return denied(self._bootstrap_servers, f"writing to {topic} ({name})")
+        if is_retriable(error):  # an earlier attempt may have been written
+            what = f"{topic}:{number} did not acknowledge a batch of records ({name}: {error})"
+            return unavailable(self._bootstrap_servers, what)
         return KafkaUnavailableError(
             f"{topic}:{number} refused a batch of records ({name}: {error}), nothing of it was written: the brokers' "
             "logs say why"

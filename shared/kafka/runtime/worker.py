@@ -324,6 +324,7 @@ class WorkerPerPartition:
         self._stop_deadline_s = stop_deadline_s
         self._workers: dict[int, Worker] = {}
         self._working: dict[int, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopping = asyncio.Event()
 
@@ -367,21 +368,35 @@ class WorkerPerPartition:
             self._failed.set_exception(error)
 
     async def revoke(self, partitions: set[int]) -> None:
-        ending = [self._working.pop(number) for number in partitions]
-        workers = [self._workers.pop(number, None) for number in partitions]
-        for worker, working in zip(workers, ending, strict=True):
+        await self._until_ended(self._release(partitions))
+
+    def _release(self, partitions: set[int]) -> "set[asyncio.Task[None]]":
+        """Request the end of the work on partitions, and return the tasks that end."""
+        released = set()
+        for number in partitions:
+            working, worker = self._working.pop(number), self._workers.pop(number, None)
             if worker is not None and worker.ready:
                 worker.stop()
             else:
                 working.cancel()  # still taking over: no transaction is open
+            released.add(working)
+            self._ending.add(working)
+            working.add_done_callback(self._ending.discard)
+        return released
+
+    async def _until_ended(self, ending: "set[asyncio.Task[None]]") -> None:
+        """Wait for tasks. Those that are late are cancelled, or all of them where this is cancelled."""
         if not ending:
             return
-        _, late = await asyncio.wait(ending, timeout=self._stop_deadline_s)
-        for working in late:
-            working.cancel()
-        if late:
-            log.warning("transactions not ended before the deadline", extra={"partitions": len(late)})
-            await asyncio.wait(late)
+        late = ending
+        try:
+            _, late = await asyncio.wait(ending, timeout=self._stop_deadline_s)
+        finally:
+            for working in late:
+                working.cancel()
+            if late:
+                log.warning("transactions not ended before the deadline", extra={"partitions": len(late)})
+                await asyncio.wait(late)
 
     async def run(self) -> None:
         stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stopping.wait())
@@ -391,7 +406,9 @@ class WorkerPerPartition:
                 self._failed.result()
         finally:
             stopping.cancel()
-            await self.revoke(set(self._working))
+            self._release(set(self._working))
+            # Those of a revocation that is under way as well: a stop ends it
+            await self._until_ended(set(self._ending))
 
     def stop(self) -> None:
         self._stopping.set()
