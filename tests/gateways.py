@@ -12,7 +12,7 @@ from aiohttp import web
 from yarl import URL
 
 from services.gateway.access import Access, RateLimiter
-from services.gateway.answers import PROBLEM, Outcome
+from services.gateway.answers import Outcome
 from services.gateway.audit import Audit
 from services.gateway.domain import Refusal, RefusedError
 from services.gateway.service import Gateway
@@ -23,6 +23,7 @@ from shared.events.headers import SUBMITTED_BY, Coordinates, Headers
 from shared.events.postings import AccountTerms
 from shared.http.hosts import Hosts
 from shared.http.keys import Keys
+from shared.http.problems import PROBLEM
 from shared.http.serving import runner_of
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import RecordMetadata

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,11 +11,13 @@ import msgspec
 from aiohttp import web
 
 from deploy.local.ports import free_ports
+from services.balances.api.access import Admission
 from services.balances.api.reader import Reader
-from services.balances.api.routes import Api
+from services.balances.api.routes import Api, admitting
 from services.balances.dashboard.observed import Watched
 from services.balances.dashboard.site import Live
 from services.balances.projection import database
+from shared.http.hosts import Hosts
 from shared.telemetry.server import Health
 from tests.live import Series, text
 from tests.partitions import PARTITIONS
@@ -107,10 +109,12 @@ class Page:
         self._session = session
 
     @asynccontextmanager
-    async def stream(self) -> AsyncIterator[Stream]:
-        """Open the event stream."""
+    async def stream(self, sent: Mapping[str, str] | None = None) -> AsyncIterator[Stream]:
+        """Open the event stream with these headers."""
         timeout = aiohttp.ClientTimeout(total=60)
-        async with self._session.get(f"{self.origin}/events", timeout=timeout, read_bufsize=1 << 20) as answer:
+        async with self._session.get(
+            f"{self.origin}/events", timeout=timeout, read_bufsize=1 << 20, headers=sent or {}
+        ) as answer:
             assert answer.status == 200, await answer.text()
             yield Stream(answer)
 
@@ -121,17 +125,21 @@ class Page:
 
 
 @asynccontextmanager
-async def page(view: View, watched: Sequence[Watched] = (), *, health: Health | None = None) -> AsyncIterator[Page]:
-    """A page of a view, with its API."""
+async def page(
+    view: View, watched: Sequence[Watched] = (), *, health: Health | None = None, admission: Admission | None = None
+) -> AsyncIterator[Page]:
+    """A page of a view, with its API. Without an admission, it admits every request."""
     reader = Reader(database.reading(view.url))
+    admission = admission or Admission(None, Hosts(["page"]))
     live = Live(
         watched,
+        admission=admission,
         reader=reader,
         progress=view,
         health=health or Health(),
         partitions=PARTITIONS,
     )
-    app = web.Application()
+    app = web.Application(middlewares=[admitting(admission)])
     app.add_routes([*live.routes(), *Api(reader, view, PARTITIONS).routes()])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()

@@ -15,7 +15,7 @@ from services.balances.api.reader import Reader
 from services.balances.api.routes import Api, admitting
 from services.balances.dashboard import Live, parse_watched
 from services.balances.projection import database
-from services.balances.projection.lag import Ends, LostRecordsError
+from services.balances.projection.lag import Ends, LostRecordsError, topic_identity
 from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, Store
 from services.balances.projection.transport import Member
 from services.balances.projection.worker import ASSIGNMENT, KAFKA, View
@@ -96,11 +96,12 @@ async def serve(settings: ViewSettings, process: Process) -> int:
     store = Store(url, settings.partitions, crash_points.reach)
     stack.callback(store.close)
     member = Member(brokers, settings.instance, settings.session_timeout_ms)
-    view = View(member, store, Ends(cluster, targets), await cluster.cluster_id(), health, crash_points.reach)
+    view = View(member, store, Ends(cluster, targets), await topic_identity(cluster), health, crash_points.reach)
     reader = Reader(database.reading(url))
     stack.push_async_callback(reader.close)
     live = Live(
         watched,
+        admission=admission,
         partitions=settings.partitions,
         reader=reader,
         progress=view,

@@ -52,12 +52,7 @@ room for millions of small values, each of which would take more memory than byt
 _Batch = msgspec.defstruct("_Batch", [("payments", _Payments)], forbid_unknown_fields=True)
 
 
-class _Named(msgspec.Struct):
-    payment_id: Any = UNSET
-
-
 _decode_batch: Callable[[bytes], Any] = msgspec.json.Decoder(_Batch).decode
-_decode_named = msgspec.json.Decoder(_Named).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
@@ -87,7 +82,7 @@ def with_payment_id(body: bytes, key: str | None) -> bytes:
     if key is None:
         return body
     try:
-        sent = _decode_named(body).payment_id
+        sent = domain.decode_named(body).payment_id
     except (ValueError, RecursionError):
         return body
     if sent is UNSET:

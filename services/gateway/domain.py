@@ -9,16 +9,17 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
-from services.gateway.answers import Problem, Refused, problem
 from shared.events.dead_letters import Reason
+from shared.events.fields import is_number
 from shared.events.partitions import partition_for
 from shared.events.payments import AccountOpening, Instruction
 from shared.events.validation import InvalidPaymentError, decode_payment
 from shared.http.keys import Principal
+from shared.http.problems import Problem, Refused, problem
 
 MEDIA_TYPE = "application/json"
-_OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
 
 
 class Refusal(StrEnum):
@@ -169,28 +170,26 @@ def placement_of(instruction: Instruction, partitions: int) -> Placement:
 
 def coordinates(partition: str | None, offset: str | None, partitions: int) -> tuple[int, int]:
     """Partition and offset of a raw record from a query; RefusedError if they are missing or invalid."""
-    if not (_is_number(partition) and _is_number(offset)) or int(partition or "") >= partitions:
+    number, at = partition or "", offset or ""
+    if not (is_number(number) and is_number(at)) or int(number) >= partitions:
         raise RefusedError(
             Refusal.COORDINATES_INVALID,
             f"send ?partition=0 to {partitions - 1} and &offset=, both from the Location of the answer to the POST",
         )
-    return int(partition or ""), int(offset or "")
-
-
-def _is_number(text: str | None) -> bool:
-    return text is not None and text.isascii() and text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX
+    return int(number), int(at)
 
 
 class _Named(msgspec.Struct):
-    payment_id: object = None
+    payment_id: object = UNSET
 
 
-_decode_named = msgspec.json.Decoder(_Named).decode
+decode_named = msgspec.json.Decoder(_Named).decode
+"""From a record or a body to its payment_id, UNSET without one. Raises ValueError or RecursionError."""
 
 
 def names_payment(value: bytes | None, payment_id: str) -> bool:
     """Whether a raw record, valid or not, has this payment_id: coordinates alone could show another's payment."""
     try:
-        return _decode_named(value or b"").payment_id == payment_id
+        return decode_named(value or b"").payment_id == payment_id
     except (ValueError, RecursionError):
         return False

@@ -8,17 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from services.gateway.answers import (
-    PROBLEM,
-    Accepted,
-    Item,
-    Items,
-    OpeningAccepted,
-    Outcome,
-    PaymentState,
-    Problem,
-    Refused,
-)
+from services.gateway.answers import Accepted, Item, Items, OpeningAccepted, Outcome, PaymentState
 from services.gateway.commands import BATCH_PAYMENTS_MAX, KEY_HEADER, OpeningRequest
 from services.gateway.domain import MEDIA_TYPE, Refusal
 from services.gateway.outcomes import WAIT_S_MAX
@@ -26,6 +16,7 @@ from shared.events.dead_letters import Reason
 from shared.events.fields import account_text
 from shared.events.payments import MAX_PAYMENT_ID_CHARS, SCHEMA_VERSION, Payment, Reversal
 from shared.http.page import RETRY_AFTER, VERSION, Document, content, describe_attributes, reference, refusals, schemas
+from shared.http.problems import PROBLEM, Problem, Refused
 
 API_VERSION: Final = "1.1.0"
 

@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 
 from services.gateway import authorisation, domain, openapi
 from services.gateway.access import Access
-from services.gateway.answers import PROBLEM, PaymentState
+from services.gateway.answers import PaymentState
 from services.gateway.bodies import read_body
 from services.gateway.domain import Refusal, RefusedError
 from services.gateway.v1 import (
@@ -36,6 +36,7 @@ from shared.events.headers import SUBMITTED_BY, header
 from shared.http.hosts import Hosts
 from shared.http.keys import Principal
 from shared.http.page import Document
+from shared.http.problems import PROBLEM
 from shared.http.serving import Answer, Places, document_answer, json_answer, observed, page_answer, route_of
 from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.lineage.outcome import FINAL, Outcome, RecordNotFoundError

@@ -18,7 +18,8 @@ from services.monitor.steps import steps_of
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.headers import Coordinates
 from shared.http.hosts import Hosts
-from shared.http.monitor import AT, CLUSTER_PATH, POSTINGS_MAX, STEPS_PATH, ClusterState, Refused, Steps
+from shared.http.monitor import AT, CLUSTER_PATH, POSTINGS_MAX, STEPS_PATH, ClusterState, Steps
+from shared.http.problems import Refused
 from shared.http.serving import Places, json_answer, observed
 from shared.kafka.client.access import Bootstrap
 from shared.kafka.client.errors import KafkaUnavailableError

@@ -27,6 +27,7 @@ _CLIENT_ACCOUNT_TEXT = "1 to 64 letters, digits, '.', '_' or '-'"
 _ACCOUNT = re.compile(rf"{_CLIENT.pattern}|(?:{'|'.join(HOUSE_ACCOUNTS)})@({SHARD_PATTERN})")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP_MAX_CHARS = 40
+_OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
 
 
 def is_client_account(text: str) -> bool:
@@ -55,6 +56,11 @@ def is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_number(text: str) -> bool:
+    """Whether the text is a number in ASCII digits, as of a partition or an offset."""
+    return text.isascii() and text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX
 
 
 def shown(value: object) -> str:

@@ -70,15 +70,3 @@ class Steps(msgspec.Struct, frozen=True):
     """The records that postings go back to, the postings included; in no order, each once."""
 
     steps: tuple[Step, ...]
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """Why a request was refused.
-
-    Attributes:
-        error: for machines.
-        detail: for people: what to change, or when to ask again.
-    """
-
-    error: str
-    detail: str

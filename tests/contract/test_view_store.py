@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,9 +18,10 @@ import sqlalchemy
 from sqlalchemy import URL, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
+from deploy.local.kafka.cluster import LocalKafka
 from services.balances.api import queries
 from services.balances.api.reader import DatabaseUnavailableError, Reader
-from services.balances.projection import database, writing
+from services.balances.projection import database, lag, writing
 from services.balances.projection.domain import Move, Plan, Position, plan
 from services.balances.projection.store import DatabaseAwayError, ForeignDatabaseError, OvertakenError, Store
 from services.balances.projection.writing import Writing
@@ -29,6 +31,9 @@ from shared.eos.sources import SeenSources
 from shared.events.codec import InternalInputError
 from shared.events.postings import DEBIT, Decline, Entry, Posting
 from shared.events.transfers import AccountClosed, AccountOpened, TransferRecord
+from shared.kafka.admin.scratch import create_topic, delete_topic
+from shared.kafka.client.cluster import Cluster
+from shared.kafka.client.idempotent import IdempotentWriter
 from shared.telemetry.server import Health
 from tests.harness import eventually
 from tests.ledgers import CREDITOR, DAY, DEBTOR, Ledger, P, Q, reversal, transfer
@@ -292,15 +297,53 @@ def test_every_part_of_the_sources_is_kept(store: Store) -> None:
     assert store.positions()[P] == Position(0, 0)
 
 
-def test_a_view_of_another_cluster_is_emptied_and_says_so(store: Store, view_url: URL) -> None:
+@pytest.mark.parametrize("other", ["cluster-2", f"{CLUSTER}, topic 1"])  # a former release noted the cluster alone
+def test_a_view_of_another_cluster_is_emptied_and_says_so(store: Store, view_url: URL, other: str) -> None:
     store.write(all_of(store.positions()))
 
     assert store.open(CLUSTER) is None
-    assert store.open("cluster-2") == "it is a view of cluster cluster-1, not of cluster-2"
+    assert store.open(other) == f"it is a view of cluster cluster-1, not of {other}"
+    assert store.open(other) is None
     found = contents(view_url)
-    assert found.pop("view") == [{"version": database.VERSION, "cluster_id": "cluster-2"}]
+    assert found.pop("view") == [{"version": database.VERSION, "cluster_id": other}]
     assert {row["next_offset"] for row in found.pop("positions")} == {0}
     assert not any(found.values())
+
+
+async def test_the_view_of_a_topic_that_was_created_again_is_emptied_and_says_so(
+    scratch: LocalKafka, view_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new topic is longer than the view: its offsets alone do not show that it is another one."""
+    name = f"view-{uuid.uuid4()}"
+    monkeypatch.setattr(lag, "LEDGER_POSTINGS", name)
+    store = Store(view_url, PARTITIONS)
+    async with Cluster(scratch.bootstrap_servers) as cluster:
+        await create_topic(cluster, name, PARTITIONS)
+        first = await lag.topic_identity(cluster)
+        assert store.open(first) is None
+        store.write(one())
+        assert store.open(await lag.topic_identity(cluster)) is None
+        assert store.positions()[P].next_offset == 2
+
+        await delete_topic(cluster, name)
+        await create_topic(cluster, name, PARTITIONS)
+        second = first
+
+        async def is_known() -> bool:
+            nonlocal second
+            second = await lag.topic_identity(cluster)
+            return second != first
+
+        await eventually(is_known, "the brokers know the new topic")
+    async with IdempotentWriter(scratch.bootstrap_servers) as writer:
+        for _ in range(3):
+            await writer.send(name, P, None, b"{}")
+    async with Cluster(scratch.bootstrap_servers) as cluster:
+        await lag.Ends(cluster, await cluster.partitions([name])).check(store.positions())
+    assert store.open(second) == f"it is a view of cluster {first}, not of {second}"
+    assert contents(view_url)["events"] == []
+    assert store.positions() == dict.fromkeys(range(PARTITIONS), Position(0, 0))
+    store.close()
 
 
 def change(url: URL, *statements: sqlalchemy.Executable) -> None:

@@ -91,6 +91,7 @@ async def test_every_path_asks_for_a_key(site: Site, path: str) -> None:
         (bearer(OLD), "key_expired"),
         (basic("shop:unknown"), "key_unknown"),
         ({"Authorization": "Basic %%%"}, "key_missing"),
+        ({"Authorization": "Basic é"}, "key_missing"),
     ):
         status, body, headers = await site.ask(asked(path), sent=sent)
         assert (status, body["error"]) == (401, error)

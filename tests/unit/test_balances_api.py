@@ -52,6 +52,7 @@ def funded(site: Site) -> Site:
         ("totals?at_least=payments.raw:1:2", "parameter_invalid", ["payments.raw:1:2", "?wait="]),
         ("accounts/2378/entries?limit=0", "parameter_invalid", ["limit", ">= 1"]),
         ("accounts/2378/entries?limit=201", "parameter_invalid", ["limit", "<= 200"]),
+        ("accounts/2378/entries?order=x%20-%20at%20y", "parameter_invalid", ["'x - at y'", "newest or oldest"]),
         ("accounts/2378/entries?order=random", "parameter_invalid", ["order", "newest or oldest"]),
         ("accounts/2378/entries?currency=EUX", "parameter_invalid", ["currency", "'EUX'", "ISO 4217"]),
         ("accounts/2378/entries?after=abc", "parameter_invalid", ["after", "`next`"]),

@@ -5,15 +5,21 @@ from services.balances.projection.lag import KNOWN_MS, Behind
 from services.balances.projection.progress import PartitionFreshness
 
 NOW_MS = 1_700_000_000_000
+SET_BACK_MS = NOW_MS - 3_600_000
+
+
+def at(behind: Behind, position: Position, now_ms: int, wall_ms: int | None = None) -> PartitionFreshness:
+    """The partition at a time of both clocks, or of the monotonic one where the wall clock has another."""
+    [found] = behind.freshness({0: position}, now_ms, now_ms if wall_ms is None else wall_ms)
+    return found
 
 
 def seconds(behind: Behind, position: Position, now_ms: int) -> float | None:
-    [found] = behind.freshness({0: position}, now_ms)
-    return found.seconds_behind
+    return at(behind, position, now_ms).seconds_behind
 
 
 def test_the_age_is_unknown_before_the_first_answer_of_the_brokers() -> None:
-    assert Behind().freshness({0: Position(7, NOW_MS)}, NOW_MS) == [PartitionFreshness(0, 7, None, None, None)]
+    assert at(Behind(), Position(7, NOW_MS), NOW_MS) == PartitionFreshness(0, 7, None, None, None)
 
 
 def test_a_partition_without_lag_is_as_old_as_the_brokers_word_even_if_idle() -> None:
@@ -21,9 +27,19 @@ def test_a_partition_without_lag_is_as_old_as_the_brokers_word_even_if_idle() ->
     idle = Position(9, NOW_MS - 3_600_000)
     behind.look({0: 9}, {0: idle}, NOW_MS)
 
-    assert behind.freshness({0: idle}, NOW_MS) == [PartitionFreshness(0, 9, 9, 0.0, 0.0)]
-    assert behind.freshness({0: idle}, NOW_MS + 3200) == [PartitionFreshness(0, 9, 9, 3.2, 3.2)]
-    assert behind.freshness({0: idle}, NOW_MS - 100) == [PartitionFreshness(0, 9, 9, 0.0, 0.0)]  # the clock went back
+    assert at(behind, idle, NOW_MS) == PartitionFreshness(0, 9, 9, 0.0, 0.0)
+    assert at(behind, idle, NOW_MS + 3200) == PartitionFreshness(0, 9, 9, 3.2, 3.2)
+
+
+def test_a_wall_clock_that_is_set_back_hides_no_age() -> None:
+    behind = Behind()
+    complete = Position(9, SET_BACK_MS)
+    behind.look({0: 9}, {0: complete}, NOW_MS)
+
+    assert at(behind, complete, NOW_MS + 3200, SET_BACK_MS) == PartitionFreshness(0, 9, 9, 3.2, 3.2)
+    assert at(behind, complete, NOW_MS + KNOWN_MS + 1, SET_BACK_MS) == PartitionFreshness(0, 9, None, None, None)
+    behind.look({0: 11}, {0: complete}, NOW_MS + 1000)
+    assert at(behind, complete, NOW_MS + 3200, SET_BACK_MS) == PartitionFreshness(0, 9, 11, 2.2, 2.2)
 
 
 def test_a_lagging_partition_is_as_old_as_its_last_record() -> None:
@@ -58,5 +74,4 @@ def test_an_answer_of_the_brokers_expires() -> None:
     behind.look({0: 9}, {0: Position(9, NOW_MS)}, NOW_MS)
 
     assert seconds(behind, Position(9, NOW_MS), NOW_MS + KNOWN_MS) == KNOWN_MS / 1000
-    [expired] = behind.freshness({0: Position(9, NOW_MS)}, NOW_MS + KNOWN_MS + 1)
-    assert expired == PartitionFreshness(0, 9, None, None, None)
+    assert at(behind, Position(9, NOW_MS), NOW_MS + KNOWN_MS + 1) == PartitionFreshness(0, 9, None, None, None)

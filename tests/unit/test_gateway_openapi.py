@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from services.gateway import openapi
-from services.gateway.answers import Accepted, Item, Items, OpeningAccepted, Outcome, PaymentState, Problem, Refused
+from services.gateway.answers import Accepted, Item, Items, OpeningAccepted, Outcome, PaymentState
 from services.gateway.commands import OpeningRequest, opening
 from services.gateway.domain import STATUS, place
 from shared.events.fields import shapes
 from shared.http.page import render
+from shared.http.problems import Problem, Refused
 from shared.kafka.lineage.outcome import State
 from tests.gateways import BATCH_BYTES_MAX, BODY_BYTES_MAX
 from tests.partitions import PARTITIONS

@@ -9,7 +9,7 @@ import pytest
 
 from services.gateway import v1
 from services.gateway.access import RateLimiter
-from services.gateway.answers import PROBLEM, Outcome, OutcomeState
+from services.gateway.answers import Outcome, OutcomeState
 from services.gateway.domain import Refusal
 from services.gateway.outcomes import LOOKUPS_OF_CLIENT_MAX
 from shared.events.clients import OWNER_UNNAMED, Scope, decode_submitted_by
@@ -19,6 +19,7 @@ from shared.events.payments import AccountOpening
 from shared.events.postings import AccountTerms
 from shared.events.validation import decode_payment
 from shared.http.keys import Keys, key_of
+from shared.http.problems import PROBLEM
 from tests.gateways import BATCH_BYTES_MAX, BODY_BYTES_MAX, JSON, Site, gateway, let_in
 from tests.harness import eventually
 from tests.keys import AUTHORIZATION, KEY, KEYS

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from services.balances.dashboard.derive import COUNTS, Memory, derive
-from services.balances.dashboard.observed import WANTED, Answer, Seen
+from services.balances.dashboard.observed import WANTED, Answer, Instance, Seen
 from services.balances.dashboard.snapshot import Snapshot, State, encode_snapshot
 from shared.events import catalogue as topics
 from shared.telemetry import catalogue
-from tests.live import AT_MS, BOOKS, STARTED_S, drained, instance, run, seen, state, view, with_instance
+from tests.live import AT_MS, BOOKS, STARTED_S, Series, drained, instance, run, seen, state, view, with_instance
 
 
 def shown(*rounds: Seen) -> Snapshot:
@@ -145,6 +145,21 @@ def test_counts_go_by_name() -> None:
     }
     assert (snapshot.effects_waiting, snapshot.redis_trusted) == (2, True)
     assert snapshot.since_ms == STARTED_S * 1000
+
+
+def test_the_gateways_records_are_those_of_singles_and_batches() -> None:
+    def gateway(written: float) -> Instance:
+        series: Series = {
+            catalogue.RECORD_SEND: {(topics.PAYMENTS_RAW,): written, (topics.OPERATIONS_AUDIT,): 7.0},
+            catalogue.HTTP_REQUESTS: {("POST", "/v1/payments/batch", "207"): 3.0},
+        }
+        return instance("gateway", series)
+
+    rounds = [
+        seen(at_s, instances=with_instance(seen(), gateway(written))) for at_s, written in ((0.0, 0.0), (1.0, 2500.0))
+    ]
+    taken = shown(*rounds).counts["taken"]
+    assert (taken.value, taken.at_least, taken.per_s) == (2500, False, 2500)
 
 
 def test_redis_is_not_trusted_when_one_outbox_does_not() -> None:

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
+from services.balances.api.access import Admission
 from services.balances.dashboard import collector, evidence, probes, site
 from services.balances.dashboard.collector import Collector
 from services.balances.dashboard.probes import Monitor, MonitorUnavailableError
 from services.balances.dashboard.tables import Look, Looking
 from services.balances.projection import database
+from shared.events.clients import Scope
+from shared.http.hosts import Hosts
+from shared.http.keys import Keys, key_of
 from shared.http.monitor import Step
 from shared.telemetry import catalogue
 from tests.harness import eventually
@@ -247,6 +251,23 @@ async def test_an_idle_stream_sends_comments(shown: Page, monkeypatch: pytest.Mo
         assert await stream.lines() == ["retry: 1000"]
         while (lines := await stream.lines()) != [": alive"]:
             assert lines[0].startswith("data: ")  # the first snapshot, which may come sooner
+
+
+@pytest.mark.parametrize("revoked", [True, False])
+async def test_a_stream_ends_when_its_key_is_revoked_or_expires(view: View, *, revoked: bool) -> None:
+    now_ms = 0
+    keys = Keys([key_of("staff", "staff-key", {Scope.READ, Scope.HOUSE}, 1000)])
+    admission = Admission(keys, Hosts([]), lambda: now_ms * 1_000_000)
+    sent = {"Authorization": "Bearer staff-key"}
+    async with page(view, admission=admission) as shown, shown.stream(sent) as stream:
+        await stream.next()
+        if revoked:
+            admission.use(Keys([key_of("staff", "another-key", {Scope.READ, Scope.HOUSE})]))
+        else:
+            now_ms = 1000
+        async with asyncio.timeout(FIRST_S):
+            while await stream.lines():
+                pass
 
 
 async def test_a_stop_ends_all_streams_at_once(shown: Page) -> None:

@@ -8,7 +8,6 @@ A browser cannot send a bearer token with a page and its event stream. So a key 
 Basic, which a browser asks for once.
 """
 
-import binascii
 import time
 from base64 import b64decode
 from collections.abc import Callable, Sequence
@@ -106,6 +105,6 @@ def _bearer(authorization: str) -> str:
         return authorization
     try:
         _, _, password = b64decode(text.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # it is not base64, or not of UTF-8
         return authorization
     return f"Bearer {password}"

@@ -20,13 +20,14 @@ from services.balances.api.parameters import (
     Refused,
     WayQuery,
 )
-from services.balances.api.v1.answers import PROBLEM, STRUCTS, Outcomes, Problem
+from services.balances.api.v1.answers import STRUCTS, Outcomes, Problem
 from services.balances.api.v1.parameters import DatedEntriesQuery, OutcomesQuery
 from services.balances.projection.progress import Freshness
 from shared.events.fields import HOUSE_ACCOUNTS
 from shared.events.partitions import shards_text
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.http.page import VERSION, Document, content, describe_attributes, reference, refusals, schemas
+from shared.http.problems import PROBLEM
 
 API_VERSION: Final = "1.1.0"
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from services.balances.projection.progress import Position
 from shared.events.catalogue import LEDGER_POSTINGS
-from shared.events.fields import shown
+from shared.events.fields import is_number, shown
 from shared.events.partitions import partition_for
 from shared.events.payments import MAX_PAYMENT_ID_CHARS
 from shared.events.reference import MINOR_DIGITS
@@ -87,7 +87,6 @@ ACCOUNT_CHARS_MAX = 64
 ENTRIES_MAX = 200
 WAIT_S_MAX = 30.0
 TIMEOUT_S = 5.0
-_OFFSET_DIGITS_MAX = 18  # fits a signed 64-bit offset
 _CURSOR_CHARS_MAX = 80
 _BINDING_BYTES = 6
 
@@ -177,8 +176,10 @@ def parse(kind: type[Q], items: Iterable[tuple[str, str]]) -> Q:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        fault, _, path = str(error).partition(" - at ")
-        name = path.strip("`$.") or str(error).partition("`")[2].partition("`")[0]  # of a missing field
+        fault, at, path = str(error).rpartition(" - at ")  # the fault may quote the value
+        if not at:
+            fault, path = path, path.partition("`")[2].partition("`")[0]  # of a missing field
+        name = path.strip("`$.")
         meaning = properties(kind)[name]["description"]
         value = f"is {shown(values[name])}" if name in values else "is missing"
         detail = f"{name} {value}: {fault[0].lower()}{fault[1:]}. It means: {meaning}"
@@ -226,7 +227,7 @@ def wanted(at_least: str | None, partitions: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for text in at_least.split(",") if at_least is not None else ():
         partition, _, offset = text.removeprefix(f"{LEDGER_POSTINGS}:").partition(":")
-        if not (_is_number(partition) and _is_number(offset)) or int(partition) >= partitions:
+        if not (is_number(partition) and is_number(offset)) or int(partition) >= partitions:
             raise _no_place(text, partitions)
         found[int(partition)] = max(int(offset), found.get(int(partition), 0))
     return found
@@ -239,10 +240,6 @@ def _no_place(text: str, partitions: int) -> RefusedError:
         f"{partitions - 1}, such as {partitions - 1}:1207. For a payment just sent, whose raw record's coordinates the "
         "gateway gave, ask /api/payments/{payment_id}?wait=5 instead",
     )
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX
 
 
 def encode_cursor(account: str, query: EntriesQuery, last: Place) -> str:
@@ -263,7 +260,7 @@ def decode_cursor(account: str, query: EntriesQuery) -> Place | None:
         offset, line, _ = text.split(".")
     except ValueError as error:  # binascii's and Unicode's are some
         raise _no_cursor() from error
-    if not (_is_number(offset) and _is_number(line)):
+    if not (is_number(offset) and is_number(line)):
         raise _no_cursor()
     place = Place(int(offset), int(line))
     if encode_cursor(account, query, place) != query.after:

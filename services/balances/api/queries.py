@@ -8,20 +8,23 @@ grow with the number of accounts, entries or payments. Money is added up in Pyth
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import merge
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, Select
 
 from services.balances.api import statements
 from services.balances.api.answers import Balance, CurrencyTotal, Entry, Event, Holding, Line, Payment, Status, place
 from services.balances.api.parameters import EntriesQuery, Place
 from services.balances.api.statements import PAYMENT_EVENTS_MAX
+from services.balances.api.v1.parameters import DatedEntriesQuery
 from services.balances.projection.rows import CLIENTS, DECLINE, OPENED, Terms
 from shared.events.postings import CREDIT, DEBIT
+
+Statement = Select[*tuple[Any, ...]]
 
 FETCHED_ROWS: Final = 1000  # of the digest, in memory at once
 
@@ -79,18 +82,34 @@ def entries(connection: Connection, name: str, query: EntriesQuery, after: Place
     """
     if connection.execute(statements.terms_of(name)).one_or_none() is None:
         return None
+
+    def page_of(currency: str) -> Statement:
+        return statements.entries_of(name, currency, query.order, after, query.limit + 1)
+
+    shown, end = merged(connection, name, query, page_of, ("offset", "line"))
+    return PageFound(tuple(entry(name, row) for row in shown), None if end is None else Place(end.offset, end.line))
+
+
+def merged(
+    connection: Connection,
+    name: str,
+    query: EntriesQuery | DatedEntriesQuery,
+    page_of: Callable[[str], Statement],
+    key: Sequence[str],
+) -> tuple[Sequence[Row[Any]], Row[Any] | None]:
+    """Merge a page of an account's entries from a page and one row more of each currency.
+
+    Args:
+        page_of: makes the statement for a currency's page.
+        key: columns that the pages are ordered by.
+
+    Returns the page, and its last row if others follow it.
+    """
     currencies = connection.scalars(statements.currencies_of(name)) if query.currency is None else [query.currency]
-    pages = [
-        connection.execute(statements.entries_of(name, currency, query.order, after, query.limit + 1)).all()
-        for currency in currencies
-    ]
-    newest = query.order == "newest"
-    rows = list(islice(merge(*pages, key=attrgetter("offset", "line"), reverse=newest), query.limit + 1))
+    pages = [connection.execute(page_of(currency)).all() for currency in currencies]
+    rows = list(islice(merge(*pages, key=attrgetter(*key), reverse=query.order == "newest"), query.limit + 1))
     shown = rows[: query.limit]
-    follows = len(rows) > query.limit
-    return PageFound(
-        tuple(entry(name, row) for row in shown), Place(shown[-1].offset, shown[-1].line) if follows else None
-    )
+    return shown, shown[-1] if len(rows) > query.limit else None
 
 
 def entry(name: str, row: Row[Any]) -> Entry:

@@ -25,7 +25,7 @@ from services.balances.api.reader import (
     busy,
 )
 from services.balances.api.snapshots import Snapshots, no_account
-from services.balances.api.v1.answers import PROBLEM, Outcomes, State, problem, with_integers
+from services.balances.api.v1.answers import Outcomes, State, problem, with_integers
 from services.balances.api.v1.parameters import (
     DatedEntriesQuery,
     OutcomesQuery,
@@ -36,6 +36,7 @@ from services.balances.api.v1.parameters import (
 )
 from services.balances.api.v1.queries import OutcomesFound, dated_entries, outcomes
 from services.balances.projection.progress import Freshness, Position, Progress, overall
+from shared.http.problems import PROBLEM
 from shared.http.serving import Places, document_answer, json_answer, observed, page_answer
 
 RETRY_AFTER_S: Final = 1
@@ -43,6 +44,7 @@ SHOWN_HOST: Final = "127.0.0.1:8090"
 METHODS: Final = (hdrs.METH_GET, hdrs.METH_HEAD)
 
 Question = Callable[[web.Request], Awaitable[msgspec.Struct]]
+Convert = Callable[[msgspec.Struct], msgspec.Struct]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Refusing = Callable[[RefusedError, dict[str, str]], web.Response]
 
@@ -82,7 +84,10 @@ class Api:
         }
         handlers = {
             **{path: answering(_in_json(question)) for path, question in former.items()},
-            **{path: answering(_in_integers(question), refusing=_problem) for path, question in first.items()},
+            **{
+                path: answering(_in_json(question, with_integers), refusing=_problem)
+                for path, question in first.items()
+            },
             "/openapi.json": answering(self.get_openapi),
             "/docs": answering(self.get_docs),
         }
@@ -214,16 +219,9 @@ def _no_payment(query: PaymentQuery, now: tuple[Position, ...]) -> RefusedError:
     return RefusedError(Refusal.NOT_FOUND, detail, now)
 
 
-def _in_json(question: Question) -> Handler:
+def _in_json(question: Question, convert: Convert = lambda found: found) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
-        return json_answer(await question(request), 200)
-
-    return answer
-
-
-def _in_integers(question: Question) -> Handler:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return json_answer(with_integers(await question(request)), 200)
+        return json_answer(convert(await question(request)), 200)
 
     return answer
 

@@ -68,8 +68,8 @@ _AGES: Final = "ages:"
 _DEAD_LETTERS: Final = "dead_letters"
 _EFFECTS: Final = "effects"
 _REFUSED: Final = "refused"
-_SHOWN: Final = ("payments", "deduplicated", _REFUSED, "committed", "aborted", "unknown")
-_ACCEPTED_STATUS: Final = "202"
+_TAKEN: Final = "taken"
+_SHOWN: Final = (_TAKEN, "deduplicated", _REFUSED, "committed", "aborted", "unknown")
 
 COUNTS: Final = (  # sums of the services' counters
     *(
@@ -82,7 +82,8 @@ COUNTS: Final = (  # sums of the services' counters
         for topic in READERS
         for name, suffix in ((_AGE, observed.SUM), (_AGES, observed.COUNT))
     ),
-    Count("payments", "gateway", catalogue.HTTP_REQUESTS, (("status", _ACCEPTED_STATUS),)),
+    # Not its answers: a batch has one answer for many records
+    Count(_TAKEN, "gateway", catalogue.RECORD_SEND, (("topic", PAYMENTS_RAW),)),
     Count("deduplicated", "ingest", catalogue.DEDUPLICATED),
     Count(_DEAD_LETTERS, "ingest", catalogue.DEAD_LETTERS, by="reason"),
     Count(_EFFECTS, "outbox", catalogue.EFFECTS, by="state"),

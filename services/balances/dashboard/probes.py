@@ -16,7 +16,8 @@ import msgspec
 
 from services.balances.dashboard.observed import MONITOR, Answer, Instance, Scrape, Watched, parse_scrape
 from shared.events.headers import Coordinates
-from shared.http.monitor import AT, CLUSTER_PATH, STEPS_PATH, ClusterState, Refused, Step, Steps
+from shared.http.monitor import AT, CLUSTER_PATH, STEPS_PATH, ClusterState, Step, Steps
+from shared.http.problems import Refused
 
 # A busy service on a busy machine answers in a few tenths of a second, and a loss must show within two seconds
 INSTANCE_PERIOD_S: Final = 0.5

@@ -1,8 +1,8 @@
 """The page's HTTP side: its files, the event stream, and a payment's way.
 
 Invariant: the page's policy lets it load only its own files and nothing inline. The number of streams and of ways being
-looked up has a bound. A stream whose client accepts nothing for STALLED_S seconds is ended. One collector works for all
-streams, and only while there is one.
+looked up has a bound. A stream ends when its client accepts nothing for STALLED_S seconds, and before the next message
+when its key is no longer valid. One collector works for all streams, and only while there is one.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from services.balances.api.access import Admission
 from services.balances.api.parameters import Refusal, Refused, RefusedError, WayQuery, check_payment_id, parse
 from services.balances.api.reader import Reader, busy
 from services.balances.api.routes import answering
@@ -63,17 +64,23 @@ log = logging.getLogger(__name__)
 
 
 class Live:
-    """The page's handlers, and the collector behind them."""
+    """The page's handlers, and the collector behind them.
+
+    Args:
+        admission: that the application admits requests by.
+    """
 
     def __init__(
         self,
         watched: Sequence[Watched],
         *,
+        admission: Admission,
         partitions: int,
         reader: Reader,
         progress: Progress,
         health: Health,
     ) -> None:
+        self._admission = admission
         self._reader = reader
         self._monitor = Monitor(watched)
         self._hub = Hub(CLIENTS_MAX, self._on_watched)
@@ -111,7 +118,7 @@ class Live:
         """Snapshots as server-sent events, for as long as the client accepts them."""
         try:
             with self._hub.client() as client:
-                return await _stream(request, client)
+                return await _stream(request, client, self._admission)
         except TooManyClientsError as error:
             body = Refused(Refusal.BUSY.value, f"{error}: close one, or ask again later")
             return json_answer(body, 503, {hdrs.RETRY_AFTER: "5"})
@@ -184,7 +191,7 @@ def _read(name: str) -> bytes:
     return (files(_PACKAGE) / _FOLDER / name).read_bytes()
 
 
-async def _stream(request: web.Request, client: Client) -> web.StreamResponse:
+async def _stream(request: web.Request, client: Client, admission: Admission) -> web.StreamResponse:
     response = web.StreamResponse(headers={**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
     response.content_type = "text/event-stream"
     response.charset = "utf-8"
@@ -194,7 +201,10 @@ async def _stream(request: web.Request, client: Client) -> web.StreamResponse:
         await _write(response, b"retry: %d\n\n" % RETRY_MS)
         while not client.closed:
             message = await client.next(HEARTBEAT_S)
+            admission.admit(request)
             await _write(response, b": alive\n\n" if message is None else b"data: %b\n\n" % message)
+    except RefusedError:  # its key was revoked or has expired: the client asks again, and gets the refusal
+        pass
     except (ConnectionError, TimeoutError):  # it has gone, or takes nothing
         if request.transport is not None:
             request.transport.abort()

@@ -273,7 +273,8 @@ view = Table(
     "view",
     metadata,
     Column("version", Integer, primary_key=True),
-    Column("cluster_id", Text, nullable=False),  # another cluster's offsets would mean nothing
+    # With the topic's id: offsets of another topic would mean nothing. Former releases know the column by this name
+    Column("cluster_id", Text, nullable=False),
 )
 
 positions = Table(

@@ -1,10 +1,11 @@
-"""The ends of ledger.postings' partitions: whether a position fits between them, and how old the view is.
+"""The identity of ledger.postings, the ends of its partitions, and how old the view is.
 
 Invariant: markers at a partition's end are not missing records. No figure is smaller than the truth: the age includes
-the time since the brokers were asked.
+the time since the brokers were asked, by a clock that is never set back.
 """
 
 import asyncio
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -12,6 +13,7 @@ from services.balances.projection.domain import Position
 from services.balances.projection.progress import PartitionFreshness
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.kafka.client.cluster import EARLIEST, LATEST, Cluster, Target
+from shared.kafka.client.identities import topic_ids
 
 SETTLE_S: Final = 10.0  # a partition's end may be behind a position: a new leader learns what is committed with delay
 KNOWN_MS: Final = 5_000  # the brokers' answers are used for so long
@@ -20,6 +22,15 @@ _PAUSE_S: Final = 0.5
 
 class LostRecordsError(Exception):
     """The topic no longer has what the view needs next, or lacks what the view was made from."""
+
+
+async def topic_identity(cluster: Cluster) -> str:
+    """Return the cluster's id and the topic's: a topic that was deleted and created again has another one.
+
+    Raises KafkaUnavailableError.
+    """
+    ids = await topic_ids(cluster, [LEDGER_POSTINGS])
+    return f"{await cluster.cluster_id()}, topic {ids[LEDGER_POSTINGS]}"
 
 
 class Ends:
@@ -64,6 +75,8 @@ class Ends:
 
 
 class Behind:
+    """The age of the view. Times are milliseconds of a monotonic clock, except `wall_ms`."""
+
     def __init__(self) -> None:
         self._stable: Mapping[int, int] = {}
         self._asked_ms = 0
@@ -77,27 +90,34 @@ class Behind:
             if partition in positions and positions[partition].next_offset >= end:
                 self._caught_up[partition] = end, asked_ms
 
-    def freshness(self, positions: Mapping[int, Position], now_ms: int) -> list[PartitionFreshness]:
+    def freshness(self, positions: Mapping[int, Position], now_ms: int, wall_ms: int) -> list[PartitionFreshness]:
         """Every partition as it is now.
 
         What is missing came after the view had everything, and after the last record that it has. A view that is
         rebuilt has everything again at the end that it had reached.
+
+        Args:
+            wall_ms: milliseconds since 1970 UTC, as the timestamps of records.
         """
         stable = self._stable if now_ms - self._asked_ms <= KNOWN_MS else {}
         return [
-            self._partition(partition, position, stable.get(partition), now_ms)
+            self._partition(partition, position, stable.get(partition), now_ms, wall_ms)
             for partition, position in sorted(positions.items())
         ]
 
-    def _partition(self, partition: int, position: Position, stable: int | None, now_ms: int) -> PartitionFreshness:
+    def _partition(
+        self, partition: int, position: Position, stable: int | None, now_ms: int, wall_ms: int
+    ) -> PartitionFreshness:
         if stable is None:
             return PartitionFreshness(partition, position.next_offset, None, None, None)
-        asked_s = max(now_ms - self._asked_ms, 0) / 1000
+        asked_s = (now_ms - self._asked_ms) / 1000
         seconds_behind = asked_s
         if position.next_offset < stable:
-            end, caught_up_ms = self._caught_up.get(partition, (0, 0))
-            complete_ms = max(caught_up_ms if position.next_offset >= end else 0, position.timestamp_ms)
-            seconds_behind = max((now_ms - complete_ms) / 1000, asked_s)
+            end, caught_up_ms = self._caught_up.get(partition, (math.inf, 0))
+            since_complete_ms = wall_ms - position.timestamp_ms
+            if position.next_offset >= end:
+                since_complete_ms = min(now_ms - caught_up_ms, since_complete_ms)
+            seconds_behind = max(since_complete_ms / 1000, asked_s)
         return PartitionFreshness(partition, position.next_offset, stable, seconds_behind, asked_s)
 
 

@@ -1,9 +1,9 @@
 """The view in its database: rows and positions, written in one transaction. Calls block: they are for a thread.
 
 Invariant: a position moves only from where its writer believes it to be. Of two owners of a partition (a rebalance, a
-process that was paused and resumes) the slower one fails, and nothing is written twice. Rows of another cluster, or of
-an older version of the tables, are dropped, because all of it is in the topic. A view whose tables were dropped or
-emptied for another cluster or version fails at its next transaction.
+process that was paused and resumes) the slower one fails, and nothing is written twice. Rows of another cluster or
+topic, or of an older version of the tables, are dropped, because all of it is in the topic. A view whose tables were
+dropped or emptied for another cluster, topic or version fails at its next transaction.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ class Store:
         self._url = url
         self._partitions = partitions
         self._reach = reach
-        self._cluster_id = ""
+        self._made_from = ""
         self._engine = database.writing(url)
         self._is_sqlite = url.get_backend_name() == database.SQLITE
         dialect = self._engine.dialect
@@ -59,16 +59,19 @@ class Store:
         self._accounts = Bulk(database.accounts, Conflict.REPLACE, dialect)
         self._newcomers = Bulk(database.accounts, Conflict.KEEP, dialect)
 
-    def open(self, cluster_id: str) -> str | None:
-        """Create the tables, or recreate them if they are of another cluster, number of partitions or older version.
+    def open(self, made_from: str) -> str | None:
+        """Create the tables, or recreate them if they are of another topic, number of partitions or older version.
+
+        Args:
+            made_from: identity of the topic, as of `lag.topic_identity`.
 
         Returns why existing ones were dropped, or None. Raises ForeignDatabaseError.
         """
-        self._cluster_id = cluster_id
+        self._made_from = made_from
         with self._transaction() as connection:
             names = self._lock(connection)
             if not names:
-                self._create(connection, cluster_id)
+                self._create(connection)
                 return None
             known = self._known(connection, names)
             if known is not None and known[0] > database.VERSION:
@@ -78,17 +81,17 @@ class Store:
                 )
             if known is None or known[0] != database.VERSION:
                 database.metadata.drop_all(connection)
-                self._create(connection, cluster_id)
+                self._create(connection)
                 return f"its tables are of version {known and known[0]}, not {database.VERSION}"
             partitions = connection.execute(select(func.count()).select_from(database.positions)).scalar_one()
             if partitions != self._partitions:
                 database.metadata.drop_all(connection)
-                self._create(connection, cluster_id)
+                self._create(connection)
                 return f"it is a view of {partitions} partitions, not of {self._partitions}"
-            if known[1] != cluster_id:
+            if known[1] != made_from:
                 self._empty(connection)
-                connection.execute(update(database.view).values(cluster_id=cluster_id))
-                return f"it is a view of cluster {known[1]}, not of {cluster_id}"
+                connection.execute(update(database.view).values(cluster_id=made_from))
+                return f"it is a view of cluster {known[1]}, not of {made_from}"
         return None
 
     def empty(self) -> None:
@@ -118,7 +121,7 @@ class Store:
         """Write a plan in one transaction.
 
         Raises:
-            ForeignDatabaseError: since `open`, the tables became those of another cluster or version.
+            ForeignDatabaseError: since `open`, the tables became those of another cluster, topic or version.
             OvertakenError: a position is not where the plan begins; read the positions again.
             DatabaseAwayError: it may have been written: then the next try is overtaken.
             InternalInputError: as `domain.fold`; nothing was written.
@@ -160,18 +163,18 @@ class Store:
             if moved.rowcount != 1:
                 overtaken = OvertakenError(f"the position of partition {partition} is no longer {before.next_offset}")
                 break
-        # Only now: an `open` of another cluster that holds the positions' rows has ended
+        # Only now: an `open` of another topic that holds the positions' rows has ended
         self._raise_if_replaced(connection)
         if overtaken is not None:
             raise overtaken
 
     def _raise_if_replaced(self, connection: Connection) -> None:
         found = connection.execute(_VIEW).one_or_none()
-        if found != (database.VERSION, self._cluster_id):
-            version, cluster_id = found or (None, None)
+        if found != (database.VERSION, self._made_from):
+            version, made_from = found or (None, None)
             raise ForeignDatabaseError(
-                f"the tables of {self._url.render_as_string()} are now of version {version} and cluster {cluster_id}, "
-                f"not {database.VERSION} and {self._cluster_id}: stop the other view, or name another database in "
+                f"the tables of {self._url.render_as_string()} are now of version {version} and cluster {made_from}, "
+                f"not {database.VERSION} and {self._made_from}: stop the other view, or name another database in "
                 "ONCE_VIEW_DATABASE"
             )
 
@@ -209,7 +212,7 @@ class Store:
         return set(inspect(connection).get_table_names()) & set(database.metadata.tables)
 
     def _known(self, connection: Connection, names: set[str]) -> tuple[int, str] | None:
-        """Version and cluster; None if a view was begun and not finished. Raises ForeignDatabaseError."""
+        """Version and the topic's identity; None if a view was begun and not finished. Raises ForeignDatabaseError."""
         columns = {column["name"] for column in inspect(connection).get_columns("view")} if "view" in names else set()
         if not {"version", "cluster_id"} <= columns:
             raise ForeignDatabaseError(
@@ -219,9 +222,9 @@ class Store:
         found = connection.execute(_VIEW).one_or_none()
         return None if found is None else (found.version, found.cluster_id)
 
-    def _create(self, connection: Connection, cluster_id: str) -> None:
+    def _create(self, connection: Connection) -> None:
         database.metadata.create_all(connection)
-        connection.execute(insert(database.view).values(version=database.VERSION, cluster_id=cluster_id))
+        connection.execute(insert(database.view).values(version=database.VERSION, cluster_id=self._made_from))
         connection.execute(insert(database.positions), [_position_row(number) for number in range(self._partitions)])
 
     def _empty(self, connection: Connection) -> None:

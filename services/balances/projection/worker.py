@@ -66,14 +66,14 @@ class View:
 
     Args:
         store: opened here.
-        cluster_id: of the cluster that is read; a view of another one is rebuilt.
+        made_from: identity of the topic, as of `lag.topic_identity`; a view of another one is rebuilt.
         reach: called with the name of each crash point that is passed.
     """
 
-    def __init__(self, member: Member, store: Store, ends: Ends, cluster_id: str, health: Health, reach: Reach) -> None:
+    def __init__(self, member: Member, store: Store, ends: Ends, made_from: str, health: Health, reach: Reach) -> None:
         self._store = store
         self._ends = ends
-        self._cluster_id = cluster_id
+        self._made_from = made_from
         self._health = health
         self._reach = reach
         self._writing = Writing(health, store.abort)
@@ -112,7 +112,7 @@ class View:
         await until_first_ends(self._consume(), self._stay(), self._write_on(), self._look_on())
 
     async def _open(self) -> None:
-        dropped = await self._writing.call(partial(self._store.open, self._cluster_id), timeout_s=None)
+        dropped = await self._writing.call(partial(self._store.open, self._made_from), timeout_s=None)
         if dropped is not None:
             log.warning("the view is rebuilt from the topic", extra={"reason": dropped})
 
@@ -257,7 +257,7 @@ class View:
     async def _look_on(self) -> None:
         """Once a second, compare the topic's ends with the database."""
         while True:
-            asked_ms = now_ms()
+            asked_ms = _monotonic_ms()
             try:
                 stable = await self._ends.stable()
             except KafkaUnavailableError as error:
@@ -282,4 +282,8 @@ class View:
         return self._everywhere | self._positions
 
     def _fresh(self) -> list[PartitionFreshness]:
-        return self._behind.freshness(self._known(), now_ms())
+        return self._behind.freshness(self._known(), _monotonic_ms(), now_ms())
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

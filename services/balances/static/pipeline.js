@@ -23,8 +23,8 @@ const OPEN = ["open", "open txns", (_, service) => open(service), "Transactions 
 // Each figure: its name, its label, how it is read from a snapshot, and what it means where the label is short
 const SERVICES = {
   gateway: [
-    ["payments", "taken", (now) => counted(now.counts.payments)],
-    ["payments-rate", "per s", (now) => rate(now.counts.payments.per_s)],
+    ["taken", "taken", (now) => counted(now.counts.taken), "Records taken: payments, sent singly or in batches, reversals and openings"],
+    ["taken-rate", "per s", (now) => rate(now.counts.taken.per_s)],
   ],
   ingest: [
     ["deduplicated", "repeats", (now) => counted(now.counts.deduplicated)],

@@ -16,8 +16,7 @@ from services.balances.api import answers
 from services.balances.api.answers import Minor
 from services.balances.api.parameters import Refused
 from services.balances.projection.progress import Position
-
-PROBLEM: Final = "application/problem+json"
+from shared.http import problems
 
 
 class State(StrEnum):
@@ -102,7 +101,7 @@ class Outcomes(msgspec.Struct, frozen=True):
     as_of: tuple[Position, ...]
 
 
-class Problem(msgspec.Struct, frozen=True):
+class Problem(problems.Problem, frozen=True):
     """Why the request was refused, as in RFC 9457.
 
     Attributes:
@@ -114,17 +113,12 @@ class Problem(msgspec.Struct, frozen=True):
         as_of: how far the view had read when it looked; empty where it did not look.
     """
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    error: str
     as_of: tuple[Position, ...] = ()
 
 
 def problem(status: int, refused: Refused) -> Problem:
-    title = refused.error.replace("_", " ").capitalize()
-    return Problem(f"urn:once:{refused.error}", title, status, refused.detail, refused.error, refused.as_of)
+    found = problems.problem(status, refused.error, refused.detail)
+    return Problem(found.type, found.title, found.status, found.detail, found.error, refused.as_of)
 
 
 def with_integers(answer: msgspec.Struct) -> msgspec.Struct:

@@ -1,24 +1,20 @@
 """Answers of the view's database to the questions of /v1 that /api does not have, as in `api/queries.py`."""
 
 from collections.abc import Mapping, Sequence
-from heapq import merge
-from itertools import islice
-from operator import attrgetter
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, select, tuple_
+from sqlalchemy import Connection, Row, select, tuple_
 
 from services.balances.api import queries, statements
 from services.balances.api.answers import Entry, place
-from services.balances.api.queries import entry
+from services.balances.api.queries import Statement, entry, merged
 from services.balances.api.v1.answers import Outcome, State
 from services.balances.api.v1.parameters import DatedEntriesQuery, DatedPlace, DatedQuery, OutcomesQuery
 from services.balances.projection.database import IS_OUTCOME, entries, events
 from services.balances.projection.rows import DECLINE, OPENED, is_house
 from shared.events.clients import OWNER_UNNAMED
 from shared.events.postings import CREDIT, DEBIT
-
-Statement = Select[*tuple[Any, ...]]
 
 _FEES: Final = "fees@"
 _LEGS_MAX: Final = 1000  # credit legs and reversals of one page: one each, unless an identity was used again
@@ -49,12 +45,9 @@ def dated_entries(
     owner = queries.owner(connection, name)
     if owner is None:
         return None
-    currencies = connection.scalars(statements.currencies_of(name)) if query.currency is None else [query.currency]
-    pages = [connection.execute(dated_entries_of(name, currency, query, after)).all() for currency in currencies]
-    by_key = attrgetter("offset", "line") if is_house(name) else attrgetter("value_date", "offset", "line")
-    rows = list(islice(merge(*pages, key=by_key, reverse=query.order == "newest"), query.limit + 1))
-    shown = rows[: query.limit]
-    end = shown[-1] if len(rows) > query.limit else None
+    key = ("offset", "line") if is_house(name) else ("value_date", "offset", "line")
+    page_of = partial(dated_entries_of, name, query=query, after=after)
+    shown, end = merged(connection, name, query, page_of, key)
     last = None if end is None else DatedPlace(end.value_date, end.offset, end.line)
     return EntriesFound(owner, tuple(entry(name, row) for row in shown), last)
 
