@@ -1,8 +1,10 @@
 """Growth of this process's own metrics: counters have earlier drills' and tests' events as well."""
 
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import REGISTRY
+
+RETRIES: Final = "kafka_producer_record_retry_total"
 
 
 class Figures:

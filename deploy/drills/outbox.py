@@ -3,7 +3,6 @@
 The check compares the outbox's results with the sinks' own journals.
 """
 
-import asyncio
 import secrets
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from deploy.drills.service import Service
 from deploy.drills.sinks.processes import MailboxProcess, ReceiverProcess
+from deploy.drills.waiting import eventually
 from deploy.local.ports import LOOPBACK_NETWORK
 from deploy.local.redis.server import LocalRedis
 from shared.eos.records import Record
@@ -144,13 +144,14 @@ class OutboxSite:
         """Wait until each of these has a result, and return theirs; TimeoutError after `deadline_s` seconds."""
         wanted = {request.effect_id for request in requests}
         found: Results = {}
-        end_s = time.monotonic() + deadline_s
-        while len(found) < len(wanted):
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"{len(found)} of {len(wanted)} effects have a result after {deadline_s:.0f} s")
+
+        async def complete() -> bool:
+            nonlocal found
             results = await self.results()
             found = {identity: results[identity] for identity in wanted & results.keys()}
-            await asyncio.sleep(_POLL_S)
+            return len(found) == len(wanted)
+
+        await eventually(complete, f"each of {len(wanted)} effects has a result", deadline_s, every_s=_POLL_S)
         return found
 
     def webhook_effects(self) -> Counter[str]:

@@ -19,13 +19,14 @@ from deploy.drills.drill import SECURE, Drill, Journal, Needs, Result, Verdict, 
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.proxy.injection import NotInjectedError
 from deploy.drills.stage import Stage
-from deploy.drills.target import LocalTarget, NotOnThisTargetError, Target
+from deploy.drills.starting import starting
+from deploy.drills.target import LocalTarget, NoSuchRoleError, NotOnThisTargetError, Target
 from deploy.local.kafka.cluster import KafkaNotReadyError
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
 from shared.kafka.client.access import Bootstrap
+from shared.kafka.client.errors import KafkaUnavailableError
 from shared.settings import InstallationSettings
 
-READY_S: Final = 120.0
 PIPELINE: Final = ("gateway", "ingest", "transform", "ledger", "outbox", "balances")
 _SERVICES: Final = {Needs.BROKERS: (), Needs.SERVICES: PIPELINE}
 
@@ -207,7 +208,7 @@ class _Runner:
             return
         try:
             await self._target.heal()
-        except (StackNotReadyError, KafkaNotReadyError) as error:
+        except (StackNotReadyError, KafkaNotReadyError, KafkaUnavailableError, NoSuchRoleError) as error:
             if self._is_given:
                 self._say(f"the target could not be healed: {error}")
                 return
@@ -246,15 +247,7 @@ async def started(
             environment=dict(environment or {}),
             prepare=prepare,
         )
-        # The stack waits by itself; in a thread, so that signals reach this loop
-        starting = asyncio.create_task(asyncio.to_thread(stack.start))
-        try:
-            await asyncio.shield(starting)
-            await asyncio.to_thread(stack.wait_ready, READY_S)
+        async with starting(stack):
             target = LocalTarget(stack)
             await target.settle()
             yield target
-        finally:
-            await asyncio.to_thread(stack.kill)
-            await asyncio.wait([starting])  # soon, for its brokers have ended; until then it writes to the directory
-            starting.exception()

@@ -136,6 +136,7 @@ class Target(ABC):
         Raises:
             StackNotReadyError, KafkaNotReadyError: not so within `healthy_s` seconds, or the first component that
                 cannot be brought back. The others are brought back all the same.
+            KafkaUnavailableError, NoSuchRoleError: the brokers do not elect the preferred leaders, or none answers.
         """
         errors = []
         for name in sorted(self.taken):

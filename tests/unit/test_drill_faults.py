@@ -1,7 +1,7 @@
 """Faults that are broken off or show nothing, and what they leave behind, without brokers."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
@@ -9,16 +9,23 @@ from typing import Any, Self
 import pytest
 
 from deploy.drills import workload
+from deploy.drills.alerts import outbox
+from deploy.drills.alerts.alert import SiteFault
+from deploy.drills.alerts.outbox import DeadMailServer, DisabledEndpoint, LostAnswer, UnreachableWebhook
+from deploy.drills.drill import COMPOSE, Drill, Verdict
 from deploy.drills.faults import configs
 from deploy.drills.faults.configs import TopicConfig
 from deploy.drills.faults.fault import NoEvidenceError
 from deploy.drills.inside import ComposeTarget, Link
+from deploy.drills.run import run_on
+from deploy.drills.sinks.receiver import Counts
 from deploy.drills.stage import Stage
-from deploy.drills.target import Target
+from deploy.drills.target import NoSuchRoleError, Target
 from deploy.drills.workload import RECEIPTS, subscribed
 from deploy.local.supervisor.stack import StackNotReadyError
 from shared.events.effects import EVERY_ACCOUNT, Subscription, Subscriptions
 from shared.kafka.client.access import Access
+from shared.kafka.client.errors import DeniedError, KafkaUnavailableError
 from shared.kafka.client.requests import Request
 
 TOPIC, DEFAULT, SET, DELETE = 1, 5, 0, 1
@@ -56,7 +63,7 @@ class Brokers:
         self.asked.append((config["ConfigOperation"], config["Value"]))
         value = "1000" if config["ConfigOperation"] == DELETE else config["Value"]
         self.values = [value, self.values[1]] if self.is_slow else [value, value]
-        return {"Responses": [{"ErrorCode": 0, "ErrorMessage": ""}]}
+        return {"Responses": [{"ErrorCode": 0, "ErrorMessage": "", "ResourceName": "topic"}]}
 
 
 def stage_on(target: object, directory: Path) -> Stage:
@@ -173,3 +180,100 @@ async def test_one_container_that_cannot_be_started_leaves_no_other_one_down(tmp
     with pytest.raises(StackNotReadyError, match="ledger has no container"):
         await target.heal()
     assert started == ["ledger", "outbox", "redis"]
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaUnavailableError("no broker answers"), DeniedError("denied"), NoSuchRoleError("no broker answers")]
+)
+async def test_a_target_that_cannot_be_healed_does_not_end_the_run(tmp_path: Path, error: Exception) -> None:
+    class Ill(ComposeTarget):
+        async def heal(self) -> None:
+            raise error
+
+    async def steps(stage: Stage) -> None:
+        stage.expect("copies", 1, 1)
+
+    drill = Drill(row="A1", name="shown", claim="It is shown.", steps=steps, targets=(COMPOSE,))
+    said: list[str] = []
+    target = Ill(Link(BytesIO(), BytesIO()), Access("127.0.0.1:1", None), tmp_path)
+    results = await run_on(target, [drill, drill], seed=1, say=said.append)
+    assert [one.verdict for one in results] == [Verdict.AS_EXPECTED] * 2
+    assert said.count(f"the target could not be healed: {error}") == 2
+
+
+# Faults outside Kafka
+
+
+class Sink(AbstractContextManager["Sink"]):
+    """A receiver or mailbox that is not started, and has all its effects."""
+
+    port = 1
+    url = "http://127.0.0.1:1/hook"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ca_file = directory / "ca.pem"
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def fail(self, _: object) -> None: ...
+
+    def counts(self) -> Counts:
+        count = outbox.HOOKS if self.directory.name == "webhooks" else outbox.EFFECTS
+        return Counts(count, count, count, {}, {})
+
+    def mails(self) -> list[None]:
+        return [None] * outbox.EFFECTS
+
+
+class Bank:
+    """A site that notes the settings of its outbox."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = directory
+        self.settings: dict[str, str] = {}
+
+    async def subscribe(self, *_: object) -> None: ...
+
+    async def pay(self, *_: object, **__: object) -> None: ...
+
+    async def write(self, *_: object) -> None: ...
+
+    async def restart(self, name: str, **settings: str) -> None:
+        assert name == "outbox"
+        self.settings = settings
+
+    def value(self, _: str) -> float:
+        return outbox.EFFECTS + outbox.HOOKS
+
+
+@pytest.mark.parametrize("fault", [UnreachableWebhook, DeadMailServer, LostAnswer, DisabledEndpoint])
+async def test_a_healed_fault_leaves_the_outbox_with_its_usual_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: type[SiteFault]
+) -> None:
+    monkeypatch.setattr(outbox, "ReceiverProcess", Sink)
+    monkeypatch.setattr(outbox, "MailboxProcess", Sink)
+    bank, made = Bank(tmp_path), fault()
+    await made.inject(bank)  # type: ignore[arg-type] # all that is asked of it
+    assert bank.settings
+    await made.heal(bank)  # type: ignore[arg-type] # the same
+    assert bank.settings == {}
+
+
+async def test_a_webhook_that_is_down_knows_no_effects_of_an_earlier_drill(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[Path] = []
+
+    def sink(directory: Path) -> Sink:
+        made.append(directory)
+        return Sink(directory)
+
+    monkeypatch.setattr(outbox, "ReceiverProcess", sink)
+    for _ in range(2):
+        await UnreachableWebhook().inject(Bank(tmp_path))  # type: ignore[arg-type] # all that is asked of it
+    assert len(set(made)) == 2

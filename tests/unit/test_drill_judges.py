@@ -1,8 +1,9 @@
 """Each drill's judge finds what is planted: a wrong observation, another anomaly, a wrong log, report or verdict."""
 
 import ast
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from deploy.checkers.audit import Audit
 from deploy.checkers.verdict import FAIL, PASS, Kind, Violation
 from deploy.drills import judge
-from deploy.drills.catalogue import failover, sequences
+from deploy.drills.catalogue import failover, pipeline, sequences
 from deploy.drills.catalogue.idempotence import expect_refusal, headers
-from deploy.drills.catalogue.pipeline import _grown, commits_within
+from deploy.drills.catalogue.pipeline import AHEAD, STORM, _come_and_go, _grown, commits_within
 from deploy.drills.catalogue.reconciliation import _expect_agreement, _expect_clean
 from deploy.drills.clients.raw import Answer
 from deploy.drills.clients.record_batches import record_batch
@@ -21,7 +22,9 @@ from deploy.drills.documentation import DIRECTORY
 from deploy.drills.drill import Anomaly, Journal, Result, Verdict, judged
 from deploy.drills.index import find
 from deploy.drills.reconciling import Reconciled
+from deploy.drills.service import Service
 from deploy.drills.stage import Stage
+from deploy.local.process import ManagedProcess
 from tests.batches import at_offset
 from tests.harness import ROOT
 from tests.partitions import PARTITIONS
@@ -210,6 +213,45 @@ def test_b16_counts_the_commits_before_each_departure() -> None:
     found = commits_within([900, 1_000, 1_200, 3_000, 3_100], 1_000, 3_000)
     assert found == {"s": 2.0, "commits": 2, "longest s without a commit": 1.8}
     assert commits_within([900, 3_100], 1_000, 3_000)["commits"] == 0
+
+
+class Noted(ManagedProcess):
+    """A process that is not started, and notes what would be done to it."""
+
+    acts: ClassVar[list[str]] = []
+
+    def start(self) -> int:
+        self.acts.append(f"start {self.name}")
+        return 0
+
+    def terminate(self, deadline_s: float = 10.0) -> int | None:  # noqa: ARG002 # as of ManagedProcess
+        self.acts.append(f"SIGTERM {self.name}")
+        return 0
+
+    def kill(self) -> None:
+        self.acts.append(f"SIGKILL {self.name}")
+
+
+class Instance(Service):
+    process_type = Noted
+
+
+async def test_b16_starts_an_instance_at_each_departure(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pipeline, "STAY_S", (0.0, 0.0))
+    monkeypatch.setattr(Noted, "acts", [])
+    members = [Instance("ledger", "127.0.0.1:1", tmp_path, str(number)) for number in range(STORM)]
+    names = [member.process.name for member in members]
+    left_ms = await _come_and_go(stage, members, dict.fromkeys(names, 0))
+    assert list(left_ms) == names
+    left = [act.split()[1] for act in Noted.acts if act.startswith("SIG")]
+    assert left == names
+    started = [(before, act.split()[1]) for before, act in pairwise(Noted.acts) if act.startswith("start")]
+    assert [name for _, name in started] == names[AHEAD:]
+    assert [before for before, _ in started] == [
+        f"{'SIGKILL' if number % 2 else 'SIGTERM'} {name}" for number, name in enumerate(names[:-AHEAD])
+    ]
 
 
 def test_an_answer_with_an_error_is_never_equal_to_one_without() -> None:

@@ -1,18 +1,23 @@
 """The judge of the transaction drills against planted anomalies, and its view of the client's intentions."""
 
 import random
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from deploy.drills.proxy.requests import Request
 from deploy.drills.proxy.rules import Close, Delay, Drop, Repeat, RepeatLate
+from deploy.local.kafka.cluster import LocalKafka
 from shared.kafka.client.batches import Marker, decode
 from shared.kafka.protocol.headers import encode_request
+from tests.drills.transactions import mix
 from tests.drills.transactions.cell import Outcome
 from tests.drills.transactions.faults import ACTIONS, APIS, FAULTS, MOMENTS, Kind
-from tests.drills.transactions.hop import PROGRAMS
+from tests.drills.transactions.hop import PROGRAMS, Hop
 from tests.drills.transactions.intentions import BatchKey, Intentions, key_of
 from tests.drills.transactions.judge import Anomalies, Written, judge, written
-from tests.drills.transactions.mix import OTHER_APIS, request_fault
+from tests.drills.transactions.mix import OTHER_APIS, Mix, request_fault
 from tests.drills.transactions.table import findings, markdown
 from tests.unit.test_kafka_batches import TRANSACTIONAL, data, marker
 from tests.unit.test_kafka_batches import encode as encode_batch
@@ -130,6 +135,27 @@ def test_a_mix_has_every_fault_of_every_request() -> None:
     assert [request_fault(again) for _ in rules] == rules
 
 
+class Hanging(Mix):
+    """A mix whose records never pass, and whose transactions never end."""
+
+    async def _drained(self) -> bool:
+        return False
+
+    _settled = _drained
+
+
+async def test_a_mix_that_hangs_gets_a_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mix, "HEALED_S", 0.0)
+    await Hanging(LocalKafka(tmp_path, 1), 1, tmp_path)._finish()
+
+
+async def test_a_mix_leaves_out_a_fault_of_an_instance_that_was_killed_just_now(tmp_path: Path) -> None:
+    mixed = Mix(LocalKafka(tmp_path, 1), 3, tmp_path)  # the first fault of this seed is a pause
+    mixed._hops = [Hop(["true"], {}, tmp_path / "hop.log")]
+    await mixed._fault_process()
+    assert mixed.faults == {}
+
+
 def test_every_request_has_every_fault_and_a_moment() -> None:
     assert len(FAULTS) == len(set(FAULTS)) == len(APIS) * len(Kind)
     assert ACTIONS.keys() == set(Kind)
@@ -164,7 +190,13 @@ def test_the_table_shows_anomalies_and_faults_that_were_not_made() -> None:
 def test_a_run_fails_by_an_anomaly_of_ours_and_a_fault_that_was_not_made() -> None:
     assert findings([outcome("once v2", None), outcome("Java", "EndTxn, copy late")]) == []
     assert findings([outcome("Java", None, anomalies=Anomalies(1, 0, 0, 0))]) == []
-    assert findings([outcome("once v1", "EndTxn, copy late", anomalies=Anomalies(0, 0, 9, 0))]) == []
+    for fault in ("EndTxn, copy late", "EndTxn, request late"):
+        aborted = Anomalies(0, 0, 9, 0)
+        assert findings([outcome("once v1", fault, anomalies=aborted)]) == []
+        [line] = findings([outcome("once v2", fault, anomalies=aborted)])
+        assert line.endswith("9 aborted read")
+    assert len(findings([outcome("once v1", "EndTxn, answer lost", anomalies=aborted)])) == 1
+    assert len(findings([outcome("once v1", None, anomalies=aborted)])) == 1
     for anomalies in (Anomalies(1, 0, 0, 0), Anomalies(0, 1, 0, 0), Anomalies(0, 0, 0, 1)):
         assert len(findings([outcome("once v1", None, anomalies=anomalies)])) == 1
     assert findings([outcome("Java", "EndTxn, copy late", is_injected=False, evidence="not sent")]) == []

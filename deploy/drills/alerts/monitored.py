@@ -1,6 +1,5 @@
 """A monitored stack for the alerts' drills: ready, every one of its targets scraped, and with payments behind it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import Final
 
 from deploy.drills.alerts.site import NotBookedOnceError, Site
 from deploy.drills.prometheus import PrometheusError
+from deploy.drills.starting import starting
 from deploy.drills.waiting import until
 from deploy.local.supervisor.stack import Stack, StackNotReadyError
 
-READY_S: Final = 120.0
 SCRAPED_S: Final = 30.0
 
 
@@ -27,10 +26,7 @@ async def monitored(directory: Path, brokers: int = 3) -> AsyncIterator[Site]:
         StackNotReadyError, KafkaNotReadyError, ...: it did not come up; each names the component.
     """
     stack = Stack(directory, brokers=brokers, monitoring=True)
-    try:
-        # The stack waits by itself; in a thread, so that signals reach this loop
-        await asyncio.to_thread(stack.start)
-        await asyncio.to_thread(stack.wait_ready, READY_S)
+    async with starting(stack):
         site = Site(stack)
         try:
             await until(lambda: _all_up(site), "every target scraped", SCRAPED_S)
@@ -39,8 +35,6 @@ async def monitored(directory: Path, brokers: int = 3) -> AsyncIterator[Site]:
             raise StackNotReadyError(str(error)) from error
         with site.watch:
             yield site
-    finally:
-        await asyncio.to_thread(stack.kill)
 
 
 def _all_up(site: Site) -> bool:

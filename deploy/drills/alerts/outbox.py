@@ -1,8 +1,10 @@
 """Faults outside Kafka: destinations that refuse, drop connections or are down, and a Redis with little memory."""
 
 import asyncio
+import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from deploy.drills.alerts.site import PARTITIONS, Site, Written
 from deploy.drills.faults.fault import NoEvidenceError
@@ -72,9 +74,10 @@ class LostAnswer:
         await site.pay(1, creditor="drill-doubt")
         return "the connection of the next mail is dropped"
 
-    async def heal(self, site: Site) -> None:  # noqa: ARG002 # a fault's signature
-        """Nothing to heal: an operator has to resolve the doubt."""
+    async def heal(self, site: Site) -> None:
+        """Start the outbox with its usual settings. An operator has to resolve the doubt."""
         self._open.close()
+        await site.restart("outbox")
 
 
 class UnreachableWebhook:
@@ -85,23 +88,25 @@ class UnreachableWebhook:
 
     async def inject(self, site: Site) -> str:
         """See `SiteFault.inject`."""
-        self._receiver = ReceiverProcess(site.files / "absent")
+        # Two drills make this fault, and a webhook counts what is in its directory
+        self._receiver = ReceiverProcess(Path(tempfile.mkdtemp(prefix="absent-", dir=site.files)))
         await site.subscribe("drill-absent", EffectKind.NOTICE, self._receiver.url)
         await site.restart("outbox", OUTBOX_RETRY_MAX_S="5")  # for a quick end once the webhook is up
         await site.pay(EFFECTS, creditor="drill-absent")
         return f"nothing listens on port {self._receiver.port}"
 
     async def heal(self, site: Site) -> None:
-        """Start the webhook until all effects are delivered."""
+        """Start the webhook until all effects are delivered, and the outbox with its usual settings."""
         receiver = self._receiver
         if receiver is None:
             return
-        await asyncio.to_thread(receiver.start)
         try:
-            await until(lambda: receiver.counts().distinct == EFFECTS, "all are delivered", _DELIVERED_S)
+            await asyncio.to_thread(receiver.start)
+            await until(lambda: receiver.counts().distinct >= EFFECTS, "all are delivered", _DELIVERED_S)
             await _recorded(site, EFFECTS)
         finally:
             receiver.kill()
+            await site.restart("outbox")
 
 
 class ScarceMemory:
@@ -158,13 +163,16 @@ class DeadMailServer:
         return f"nothing listens on port {mailbox.port}, and a webhook got three effects"
 
     async def heal(self, site: Site) -> None:
-        """Start the mail server until all mails are delivered."""
+        """Start the mail server until all mails are delivered, and the outbox with its usual settings."""
         mailbox = self._mailbox
-        if mailbox is not None:
-            await asyncio.to_thread(self._open.enter_context, mailbox)
-            await until(lambda: len(mailbox.mails()) == EFFECTS, "all are delivered", _DELIVERED_S)
-            await _recorded(site, EFFECTS + HOOKS)
-        self._open.close()
+        try:
+            if mailbox is not None:
+                await asyncio.to_thread(self._open.enter_context, mailbox)
+                await until(lambda: len(mailbox.mails()) == EFFECTS, "all are delivered", _DELIVERED_S)
+                await _recorded(site, EFFECTS + HOOKS)
+        finally:
+            self._open.close()
+            await site.restart("outbox")
 
 
 class DisabledEndpoint:
@@ -182,9 +190,10 @@ class DisabledEndpoint:
         return f"nothing listens on port {self._receiver.port}, and 18 s of failures disable an endpoint"
 
     async def heal(self, site: Site) -> None:
-        """Enable it."""
+        """Enable it, and start the outbox with its usual settings, which would disable it again only much later."""
         if self._receiver is not None:
             name = endpoint_of(self._receiver.url)
             record = Endpoint(EndpointState.ENABLED.value, time.time_ns() // 1_000_000, by="operator")
             home = partition_for(name, PARTITIONS)
             await site.write(REFERENCE_ENDPOINTS, home, [Written(name.encode(), encode_endpoint(record))])
+            await site.restart("outbox")

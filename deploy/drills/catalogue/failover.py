@@ -3,12 +3,12 @@
 import asyncio
 from typing import Final
 
-from deploy.drills.clients.raw import Answer, Identity, Numbered, RawProducer, log_of, values_of
+from deploy.drills.clients.raw import OUT_OF_ORDER, Answer, Identity, Numbered, RawProducer, log_of, values_of
 from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import LOCAL, SECURE, Anomaly, drill
 from deploy.drills.faults.processes import Kill, TakeAway
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.figures import Figures
+from deploy.drills.figures import RETRIES, Figures
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.replicas import snapshots
 from deploy.drills.stage import Stage
@@ -16,9 +16,6 @@ from deploy.drills.target import node_id
 from deploy.drills.waiting import until
 from shared.kafka.client.idempotent import IdempotentWriter
 
-KIP_98: Final = "KIP-98"
-RETRIES: Final = "kafka_producer_record_retry_total"
-OUT_OF_ORDER: Final = "OutOfOrderSequenceNumber"
 SEGMENT_BYTES: Final = 1024 * 1024
 """The least that brokers take as segment.bytes (KIP-1030)."""
 
@@ -30,7 +27,7 @@ SEGMENT_BYTES: Final = 1024 * 1024
     tags=["brokers", "idempotence"],
     within_s=240.0,
     quick=True,
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def leader_killed_unacknowledged(stage: Stage) -> None:
     """The leader has a batch, and so have the followers, but its answer is lost. Then the leader is killed. The client
@@ -78,7 +75,7 @@ async def expect_once(stage: Stage, topic: str, expected: list[bytes]) -> None:
     targets=[LOCAL, SECURE],
     tags=["brokers", "idempotence"],
     within_s=240.0,
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def leader_restarted(stage: Stage) -> None:
     """The topic has one replica, so no other broker can help. When a segment is full, its broker writes a snapshot of

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Final
 
 from deploy.drills.clients.ends import Client, Ours, Stock
-from deploy.drills.clients.raw import values_of
+from deploy.drills.clients.raw import FENCED, values_of
 from deploy.drills.deliveries import duplicates, losses
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.requests import OnRequests
@@ -18,8 +18,6 @@ from deploy.drills.waiting import eventually
 from deploy.local.process import ManagedProcess
 from shared.kafka.runtime.producer import TransactionalProducer
 
-KIP_98, KIP_447, KIP_890 = "KIP-98", "KIP-447", "KIP-890"
-FENCED = ("ProducerFenced", "InvalidProducerEpoch")
 NO_MEMBER: Final = ("IllegalGenerationError", "UnknownMemberIdError", "FencedMemberEpochError", "StaleMemberEpochError")
 """Answers to offsets of a process that the group has removed."""
 _CLIENTS: Final[tuple[type[Ours] | type[Stock], ...]] = (Ours, Stock)
@@ -62,7 +60,7 @@ async def _wake_a_zombie(
     tags=["processes", "fencing", "transactions"],
     within_s=150,
     quick=True,
-    reading=[KIP_447, "docs/adr/0021-transaction-per-instance.md", "docs/adr/0022-membership.md"],
+    reading=["KIP-447", "docs/adr/0021-transaction-per-instance.md", "docs/adr/0022-membership.md"],
 )
 async def zombie_wakes_up(stage: Stage) -> None:
     """Pause a process after its records are written, with its offsets on their way. The group removes it, the brokers
@@ -90,7 +88,7 @@ async def zombie_wakes_up(stage: Stage) -> None:
     "same-transactional-id",
     "Of two producers with one transactional.id, the older one is fenced when it sends, commits or aborts",
     tags=["fencing", "transactions"],
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def same_transactional_id(stage: Stage) -> None:
     """Start a second producer under the transactional.id of one that has a transaction open. Its InitProducerId raises
@@ -133,7 +131,7 @@ async def same_transactional_id(stage: Stage) -> None:
     control=[Anomaly.ABORTED_READ, Anomaly.LOSS],
     tags=["requests", "fencing", "transactions"],
     within_s=120,
-    reading=[KIP_890, "docs/adr/0004-unknown-outcomes.md"],
+    reading=["KIP-890", "docs/adr/0004-unknown-outcomes.md"],
 )
 async def late_end(stage: Stage) -> None:
     """Hold an EndTxn until its client has given up and has begun another transaction, and deliver it then. The
@@ -188,7 +186,7 @@ async def _end_late(stage: Stage, client: Client, transactional_id: str, *, comm
     control=[Anomaly.DUPLICATE],
     tags=["processes", "fencing", "naive"],
     within_s=150,
-    reading=[KIP_447],
+    reading=["KIP-447"],
 )
 async def zombie_under_another_id(stage: Stage) -> None:
     """Two producers with ids of their own do the same work, because the group gave the partition of a silent member to

@@ -4,14 +4,22 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from deploy.drills.clients.raw import Answer, Numbered, RawProducer, log_of, values_of
+from deploy.drills.clients.raw import (
+    CACHED_BATCHES,
+    OUT_OF_ORDER,
+    Answer,
+    Numbered,
+    RawProducer,
+    log_of,
+    values_of,
+)
 from deploy.drills.clients.stock import stock_producer
 from deploy.drills.clients.tools import PRODUCER_PERFORMANCE, Ended, kafka_tool, module
 from deploy.drills.deliveries import duplicates
 from deploy.drills.drill import LOCAL, SECURE, Anomaly, drill
 from deploy.drills.faults.processes import Pause
 from deploy.drills.faults.requests import OnRequests
-from deploy.drills.figures import Figures
+from deploy.drills.figures import RETRIES, Figures
 from deploy.drills.proxy.rules import Drop, Part, Rule
 from deploy.drills.replicas import replica_log
 from deploy.drills.stage import Stage
@@ -21,10 +29,6 @@ from shared.kafka.client.batches import Batch
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.settings import EXIT_CONFIG
 
-KIP_98: Final = "KIP-98"
-CACHED_BATCHES: Final = 5
-"""The number of batches that a broker remembers of each producer and partition."""
-OUT_OF_ORDER: Final = "OutOfOrderSequenceNumber"
 JAVA_REFUSALS: Final = {
     "acks=1": "Must set acks to all in order to use the idempotent producer",
     "retries=0": "Must set retries to non-zero when using the idempotent producer",
@@ -34,7 +38,6 @@ JAVA_REFUSALS: Final = {
 ONE_RECORD: Final = ("--num-records", "1", "--record-size", "10", "--throughput", "-1")
 LOST_S: Final = 4.0
 """Request timeout of a raw client whose answers are lost."""
-RETRIES: Final = "kafka_producer_record_retry_total"
 
 
 @drill(
@@ -43,7 +46,7 @@ RETRIES: Final = "kafka_producer_record_retry_total"
     "A batch carries producer id, epoch and sequence, and is acknowledged when all in-sync replicas have it",
     targets=[LOCAL, SECURE],
     tags=["idempotence"],
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def normal_flow(stage: Stage) -> None:
     """Write five batches, then a sixth while one follower is paused. The leader and the other follower have it, and the
@@ -94,7 +97,7 @@ def headers(batches: Iterable[Batch]) -> list[str]:
     "A batch whose acknowledgement is lost is sent again and stored once",
     tags=["requests", "idempotence"],
     quick=True,
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def lost_acknowledgement(stage: Stage) -> None:
     """Lose the broker's answer to a Produce request. After its request timeout the client sends the same batch again,
@@ -126,7 +129,7 @@ async def lost_acknowledgement(stage: Stage) -> None:
     "With at most five requests in flight a resent batch is recognised; the sixth puts the first beyond the cache",
     control=[Anomaly.DUPLICATE],
     tags=["requests", "idempotence"],
-    reading=[KIP_98, "KIP-679"],
+    reading=["KIP-98", "KIP-679"],
 )
 async def six_in_flight(stage: Stage) -> None:
     """A raw client has five requests in flight, then six, and the answers to all of them are lost. It sends the first
@@ -176,7 +179,7 @@ async def resent_pipeline(stage: Stage, in_flight: int) -> tuple[list[bytes], li
     "unsafe-settings-refused",
     "Settings under which idempotence does not hold are refused at the start, with a clear error",
     tags=["settings", "idempotence"],
-    reading=[KIP_98, "KIP-679", "docs/settings.md"],
+    reading=["KIP-98", "KIP-679", "docs/settings.md"],
 )
 async def unsafe_settings_refused(stage: Stage) -> None:
     """Start the Java client's performance test with idempotence and acks=1, then with retries=0, and with six requests

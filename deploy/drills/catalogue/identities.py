@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from deploy.drills.clients.raw import FENCED
 from deploy.drills.drill import Anomaly, drill
 from deploy.drills.faults.requests import OnRequests
 from deploy.drills.hops import OURS, Hops, note_anomalies, until_settled
@@ -15,10 +16,8 @@ from shared.kafka.admin.rules import Rule as AccessRule
 from shared.kafka.admin.transactions import look
 from shared.kafka.client.brokers import Brokers
 
-KIP_98, KIP_360 = "KIP-98", "KIP-360"
 TIMEOUT_MS: Final = 25_000
 """Past the successor's wait for its predecessor's session."""
-FENCED: Final = ("ProducerFenced", "InvalidProducerEpoch")
 TURNS: Final = 2
 WORKED: Final = 20
 """Records of each application, a transaction for each, in which nothing is fenced."""
@@ -31,7 +30,7 @@ WORKED: Final = 20
     control=[Anomaly.OPEN_TRANSACTION_LEFT, Anomaly.LSO_STALL],
     tags=["naive", "processes", "visibility"],
     within_s=180,
-    reading=[KIP_98, "docs/adr/0021-transaction-per-instance.md"],
+    reading=["KIP-98", "docs/adr/0021-transaction-per-instance.md"],
 )
 async def random_transactional_id(stage: Stage) -> None:
     """Kill a hop within a transaction and start it again. The project's runtime has the same transactional.id then:
@@ -103,7 +102,7 @@ async def _left_open(stage: Stage, hops: Hops, since_ms: int) -> dict[Anomaly, l
     control=[Anomaly.MUTUAL_FENCING],
     tags=["naive", "fencing"],
     within_s=180,
-    reading=[KIP_98, "docs/runbooks/ProducerFenced.md"],
+    reading=["KIP-98", "docs/runbooks/ProducerFenced.md"],
 )
 async def shared_transactional_id(stage: Stage) -> None:
     """Run two applications under supervisors that start them again. With ids of their own, which is how the runtime

@@ -1,10 +1,10 @@
 """B: the services under storms, replays and records that are refused."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import islice, pairwise
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -16,7 +16,7 @@ from deploy.drills.judge import commit_times, mark, now_ms, verified
 from deploy.drills.producers import producer, put
 from deploy.drills.service import Service
 from deploy.drills.stage import Stage
-from deploy.drills.waiting import eventually
+from deploy.drills.waiting import eventually, until
 from deploy.drills.workload import flowing, pay, payments, send_raw, subscribed
 from shared.eos.errors import AbortableError
 from shared.events.catalogue import (
@@ -34,9 +34,12 @@ from shared.kafka.admin.groups import PIPELINE, Groups
 from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.reader import end_offsets, partition_count
 
-STORM: Final = 6
+STORM: Final = 8
 """Instances that come and go."""
-
+AHEAD: Final = 3
+"""Instances that are started before the first one leaves: to start takes longer than from one departure to the next."""
+STAY_S: Final = (1.0, 3.0)
+LOOK_EVERY_S: Final = 0.2
 
 OUTPUTS: Final = (
     PAYMENTS_ACCEPTED,
@@ -148,41 +151,97 @@ async def _arrived(stage: Stage, since: dict[tuple[str, int], int], count: int) 
     reading=["docs/adr/0022-membership.md", "docs/runbooks/RebalanceStorm.md"],
 )
 async def rebalance_storm(stage: Stage) -> None:
-    """Further instances of the ledger join its group under load. Every one to three seconds, one of them leaves: by
-    SIGTERM, or by SIGKILL, which its group notices by its session. The table has what the ledger committed from one
-    departure to the next, and the longest time without a commit.
+    """Three further instances of the ledger join its group under load. Every one to three seconds, one of them leaves:
+    by SIGTERM, or by SIGKILL, which its group notices by its session. At each departure another instance is started,
+    eight in all. The table has when each one joined and left, in seconds since the first three were started, what the
+    ledger committed from one departure to the next, and the longest time without a commit.
     """
-    rows = list[dict[str, str | int | float | None]]()
-    async with flowing(stage, per_s=40):
+    async with flowing(stage, per_s=40), _joins(stage) as joined_ms:
         members = [
             Service("ledger", stage.bootstrap_servers, stage.directory, f"storm-{number}") for number in range(STORM)
         ]
         for member in members:
             stage.resources.callback(member.process.kill)
-            member.start()  # all at once: to start takes longer than to join
-        await _until_joined(stage, members[0].process.name)
+        begun_ms = now_ms()
+        for member in members[:AHEAD]:
+            member.start()
+        await _until_joined(members[0], joined_ms)
         since = await mark(stage, [LEDGER_BALANCES])
-        departures_ms = [since.at_ms]
-        for number, member in enumerate(members):
-            name = member.process.name
-            await _until_joined(stage, name)
-            stay_s = stage.random.uniform(1, 3)
-            await asyncio.sleep(stay_s)  # the storm's own pace
-            if number % 2:
-                member.kill()
-            else:
-                await asyncio.to_thread(member.process.terminate)
-            how = "SIGKILL" if number % 2 else "SIGTERM"
-            stage.evidence(f"{name} joined and left", f"{how} after {stay_s:.1f} s")
-            rows.append({"member": name, "left by": how})
-            departures_ms.append(now_ms())
+        left_ms = await _come_and_go(stage, members, joined_ms)
         commits = await commit_times(stage, since)
-    turns = [commits_within(commits, begun_ms, left_ms) for begun_ms, left_ms in pairwise(departures_ms)]
-    table = [row | turn for row, turn in zip(rows, turns, strict=True)]
-    stage.journal.tables["members that came and went"] = table
+    turns = [commits_within(commits, *turn) for turn in pairwise([since.at_ms, *left_ms.values()])]
+    stage.journal.tables["members that came and went"] = [
+        {
+            "member": name,
+            "joined at s": _s(joined_ms[name] - begun_ms),
+            "left at s": _s(at_ms - begun_ms),
+            "left by": _left_by(number),
+            **turn,
+        }
+        for number, ((name, at_ms), turn) in enumerate(zip(left_ms.items(), turns, strict=True))
+    ]
     counts = [turn["commits"] for turn in turns]
     stage.expect_that("commits of the ledger until each departure", counts, "at least 1", holds=all(counts))
     await verified(stage, at_least=stage.journal.records)
+
+
+async def _come_and_go(stage: Stage, members: Sequence[Service], joined_ms: Mapping[str, int]) -> dict[str, int]:
+    """Let members leave one after the other, and start another one at each departure; return when each one left.
+
+    Args:
+        members: the first AHEAD of them are started.
+        joined_ms: filled in as members join.
+    """
+    left_ms: dict[str, int] = {}
+    for number, member in enumerate(members):
+        await _until_joined(member, joined_ms)
+        stay_s = stage.random.uniform(*STAY_S)
+        await asyncio.sleep(stay_s)  # the storm's own pace
+        if _left_by(number) == "SIGKILL":
+            member.kill()
+        else:
+            await asyncio.to_thread(member.process.terminate)
+        name = member.process.name
+        stage.evidence(f"{name} joined and left", f"{_left_by(number)} after {stay_s:.1f} s")
+        left_ms[name] = now_ms()
+        for follower in members[number + AHEAD :][:1]:
+            follower.start()
+    return left_ms
+
+
+def _left_by(number: int) -> str:
+    return "SIGKILL" if number % 2 else "SIGTERM"
+
+
+@asynccontextmanager
+async def _joins(stage: Stage) -> AsyncIterator[dict[str, int]]:
+    """Note when each member of the ledger's group is first seen: milliseconds since 1970 UTC, by its client.id."""
+    joined_ms: dict[str, int] = {}
+
+    async def look() -> NoReturn:
+        async with Brokers(stage.access) as brokers:
+            asked = (await brokers.view([])).brokers
+            while True:
+                for member in await Groups(brokers).members("ledger", asked):
+                    joined_ms.setdefault(member.client_id, now_ms())
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield joined_ms
+    finally:
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+
+
+async def _until_joined(member: Service, joined_ms: Mapping[str, int]) -> None:
+    name = member.process.name
+    await until(lambda: name in joined_ms, f"{name} joined", 60)
+
+
+def _s(duration_ms: int) -> float:
+    return round(duration_ms / 1000, 1)
 
 
 def commits_within(commits: Sequence[int], begun_ms: int, left_ms: int) -> dict[str, str | int | float | None]:
@@ -190,16 +249,7 @@ def commits_within(commits: Sequence[int], begun_ms: int, left_ms: int) -> dict[
     within = [at_ms for at_ms in commits if begun_ms < at_ms <= left_ms]
     longest_ms = max(later - earlier for earlier, later in pairwise([begun_ms, *within, left_ms]))
     return {
-        "s": round((left_ms - begun_ms) / 1000, 1),
+        "s": _s(left_ms - begun_ms),
         "commits": len(within),
-        "longest s without a commit": round(longest_ms / 1000, 1),
+        "longest s without a commit": _s(longest_ms),
     }
-
-
-async def _until_joined(stage: Stage, client_id: str) -> None:
-    async def joined() -> bool:
-        async with Brokers(stage.access) as brokers:
-            view = await brokers.view([])
-            return client_id in {one.client_id for one in await Groups(brokers).members("ledger", view.brokers)}
-
-    await eventually(joined, f"{client_id} joined", 60)

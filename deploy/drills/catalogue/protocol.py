@@ -17,7 +17,6 @@ from shared.kafka.txntrace.transaction_steps import NAMES, Step
 from shared.kafka.txntrace.transaction_trace import trace_own
 from shared.settings import EXIT_CONFIG
 
-KIP_98, KIP_360 = "KIP-98", "KIP-360"
 MAXIMUM = "transaction.max.timeout.ms"
 EXPIRATION_MS = 4_000
 WATCH = Delay(Part.ANSWER, 0.0)
@@ -29,7 +28,7 @@ WATCH = Delay(Part.ANSWER, 0.0)
     "ten-steps",
     "Each of the ten steps of a transaction is on the wire, in the coordinator's log and in the partitions' logs",
     tags=["transactions"],
-    reading=[KIP_98, "README.md"],
+    reading=["KIP-98", "README.md"],
 )
 async def ten_steps(stage: Stage) -> None:
     """Make a transaction with the wire tapped, as `once txn trace` does: one that is committed, and one that is
@@ -67,7 +66,7 @@ async def ten_steps(stage: Stage) -> None:
     "timeout-above-maximum",
     "A transaction timeout above the brokers' maximum is refused at start-up, with what to change",
     tags=["settings", "transactions"],
-    reading=[KIP_98, "docs/settings.md"],
+    reading=["KIP-98", "docs/settings.md"],
 )
 async def timeout_above_maximum(stage: Stage) -> None:
     """Ask the coordinator for a transaction timeout above transaction.max.timeout.ms: it refuses the producer. Start a
@@ -94,7 +93,7 @@ async def timeout_above_maximum(stage: Stage) -> None:
     needs=Needs.OWN,
     tags=["transactions"],
     within_s=180,
-    reading=[KIP_360],
+    reading=["KIP-360"],
 )
 async def transactional_id_expired(stage: Stage) -> None:
     """Let a process be idle for longer than transactional.id.expiration.ms, which is 4 s on this cluster instead of

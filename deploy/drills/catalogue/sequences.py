@@ -5,7 +5,15 @@ import urllib.request
 from collections.abc import Awaitable
 from typing import Final
 
-from deploy.drills.clients.raw import Answer, Identity, RawProducer, log_of, values_of
+from deploy.drills.clients.raw import (
+    CACHED_BATCHES,
+    OUT_OF_ORDER,
+    Answer,
+    Identity,
+    RawProducer,
+    log_of,
+    values_of,
+)
 from deploy.drills.clients.runtime import copying, output_of, until_written
 from deploy.drills.deliveries import duplicates
 from deploy.drills.drill import Anomaly, Needs, drill
@@ -22,10 +30,6 @@ from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.runtime.outgoing import BATCH_BYTES
 
-KIP_98: Final = "KIP-98"
-CACHED_BATCHES: Final = 5
-"""The number of batches that a broker remembers of each producer and partition."""
-OUT_OF_ORDER: Final = "OutOfOrderSequenceNumber"
 ERRORS: Final = "kafka_producer_record_error_total"
 
 
@@ -36,7 +40,7 @@ ERRORS: Final = "kafka_producer_record_error_total"
     needs=Needs.OWN,
     tags=["requests", "idempotence"],
     within_s=120.0,
-    reading=[KIP_98, "docs/adr/0019-transaction-protocol.md"],
+    reading=["KIP-98", "docs/adr/0019-transaction-protocol.md"],
 )
 async def duplicate_beyond_the_cache(stage: Stage) -> None:
     """Hold a copy of a Produce request until four, and until five further batches were written. The broker remembers
@@ -127,7 +131,7 @@ async def identity_of(stage: Stage, transactional_id: str) -> Identity:
     "missing-batch",
     "A sequence higher than expected is refused, and neither the writer nor the runtime ends by it",
     tags=["requests", "idempotence"],
-    reading=[KIP_98, "docs/adr/0019-transaction-protocol.md"],
+    reading=["KIP-98", "docs/adr/0019-transaction-protocol.md"],
 )
 async def missing_batch(stage: Stage) -> None:
     """A raw client leaves out a sequence: the broker refuses the batch, and the log's end stays. Then the proxy

@@ -16,8 +16,6 @@ from shared.eos import crash
 from shared.kafka.client.reader import group_offsets
 from shared.kafka.runtime.transaction_requests import GroupMember
 
-KIP_98 = "KIP-98"
-
 
 @drill(
     "B1",
@@ -25,7 +23,7 @@ KIP_98 = "KIP-98"
     "After a crash between output and offset commit the output is invisible, and its input is processed again, once",
     tags=["processes", "transactions"],
     within_s=150,
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def crash_before_offsets(stage: Stage) -> None:
     """Lose the request that adds the group's offsets to a transaction, and kill the process. Its records are in the
@@ -91,7 +89,7 @@ STEPS: Final = (
     "Wherever in the protocol a process dies, its transaction is visible as a whole or not at all",
     tags=["processes", "requests", "transactions"],
     within_s=300,
-    reading=[KIP_98, "docs/adr/0004-unknown-outcomes.md"],
+    reading=["KIP-98", "docs/adr/0004-unknown-outcomes.md"],
 )
 async def crash_at_each_step(stage: Stage) -> None:
     """For each of the ten steps, kill a process that is in it: its request is held on the way, and delivered when the
@@ -155,7 +153,7 @@ async def _seen(stage: Stage, hops: Hops, step: Step, before: int) -> int:
     "many-partitions",
     "A transaction over many partitions and topics is visible in all of them or in none, offsets included",
     tags=["transactions"],
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def many_partitions(stage: Stage) -> None:
     """Write a record to each of three partitions of two topics, and commit offsets, in one transaction: one that is
@@ -206,7 +204,7 @@ async def many_partitions(stage: Stage) -> None:
     control=[Anomaly.LOSS, Anomaly.DUPLICATE],
     tags=["naive", "processes"],
     within_s=150,
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def auto_commit(stage: Stage) -> None:
     """Kill a hop twice: before its output is written, and before its offsets are committed. The project's runtime has

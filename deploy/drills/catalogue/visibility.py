@@ -24,7 +24,6 @@ from shared.kafka.client.brokers import Brokers
 from shared.kafka.client.idempotent import IdempotentWriter
 from shared.kafka.client.reader import end_offsets, stable_offsets
 
-KIP_98, KIP_664 = "KIP-98", "KIP-664"
 TIMEOUT_MS = 8_000
 PLAIN = 20
 
@@ -34,7 +33,7 @@ PLAIN = 20
     "transaction-left-open",
     "A transaction that is left open withholds what is behind it, is named, and is aborted after its timeout",
     tags=["transactions", "visibility"],
-    reading=[KIP_98, KIP_664, "docs/runbooks/LastStableOffsetStuck.md"],
+    reading=["KIP-98", "KIP-664", "docs/runbooks/LastStableOffsetStuck.md"],
 )
 async def transaction_left_open(stage: Stage) -> None:
     """Leave a transaction open: its producer ends without ending it. The last stable offset stays at its first record,
@@ -94,7 +93,7 @@ async def _ends(stage: Stage, topic: str) -> tuple[int, int]:
     "A reader of uncommitted records acts on what was aborted; a read_committed reader does not, nor does the runtime",
     control=[Anomaly.ABORTED_READ],
     tags=["visibility", "naive"],
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def read_uncommitted_reader(stage: Stage) -> None:
     """Abort a transaction between two that are committed, and read the topic with stock aiokafka. With read_committed
@@ -140,7 +139,7 @@ async def read_uncommitted_reader(stage: Stage) -> None:
     "reader-of-some-topics",
     "A reader of some of a transaction's topics sees its part of it, and no promise is made beyond that",
     tags=["visibility", "transactions"],
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def reader_of_some_topics(stage: Stage) -> None:
     """Commit a transaction with a record in each of two topics. In the second topic an older transaction of another
@@ -175,7 +174,7 @@ async def reader_of_some_topics(stage: Stage) -> None:
     "A client that waits for an answer within the transaction that asks waits until the coordinator aborts it",
     control=[Anomaly.DEADLOCK],
     tags=["naive", "transactions"],
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def waits_within_transaction(stage: Stage) -> None:
     """Ask a service a question over Kafka. A client that commits the question and then waits is answered. One that
@@ -215,7 +214,7 @@ async def _deadlocks(stage: Stage, asking: asyncio.Future[None], questions: str)
     "plain-records-behind-open",
     "Records of a producer without transactions are withheld while a transaction before them is open",
     tags=["visibility", "transactions"],
-    reading=[KIP_98],
+    reading=["KIP-98"],
 )
 async def plain_records_behind_open(stage: Stage) -> None:
     """Open a transaction, and write records behind it without one. They are acknowledged at once, and a

@@ -20,6 +20,11 @@ from shared.kafka.client.reader import read_topics
 from shared.kafka.client.requests import Request
 from shared.kafka.protocol.codec import Values
 
+CACHED_BATCHES: Final = 5
+"""The number of batches that a broker remembers of each producer and partition."""
+OUT_OF_ORDER: Final = "OutOfOrderSequenceNumber"
+FENCED: Final = ("ProducerFenced", "InvalidProducerEpoch")
+"""Answers to a producer whose transactional.id another producer has taken over."""
 ALL: Final = -1
 _PRODUCE_VERSION: Final = 11
 _INIT_VERSION: Final = 4

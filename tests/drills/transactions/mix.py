@@ -126,13 +126,17 @@ class Mix:
             async with _background(self._write()), _background(self._report(transactions)):
                 await self._inject(transactions)
             await self._writer.flush()
-            with suppress(AssertionError):  # what is pending is part of the verdict
-                await eventually(self._drained, "all records passed", HEALED_S)
-            for hop in self._hops:
-                await hop.stop()
-            with suppress(AssertionError):
-                await eventually(self._settled, "no transaction open", HEALED_S)
+            await self._finish()
             return await self._judge()
+
+    async def _finish(self) -> None:
+        """Wait until all records have passed, stop the instances, and wait until no transaction is open."""
+        with suppress(TimeoutError):  # what is pending is part of the verdict
+            await eventually(self._drained, "all records passed", HEALED_S)
+        for hop in self._hops:
+            await hop.stop()
+        with suppress(TimeoutError):
+            await eventually(self._settled, "no transaction open", HEALED_S)
 
     def _job(self) -> Job:
         timeouts = REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
@@ -178,6 +182,8 @@ class Mix:
             hop = self._chance.choice(self._hops)
             pause_s = self._chance.uniform(1.0, PAUSE_S_MAX)
             kind = self._chance.choice(("instance killed", "instance paused", "instance stopped", "broker killed"))
+            if not hop.process.running:
+                return  # killed just now: its supervisor has not yet started it again
             self.faults[kind] += 1
             match kind:
                 case "instance killed":
