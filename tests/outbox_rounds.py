@@ -39,6 +39,7 @@ from shared.events.effects import (
     EffectRequest,
     EffectResult,
     EffectState,
+    RequestRecord,
     decode_result,
     encode_request,
 )
@@ -72,7 +73,7 @@ class Kafka:
         self.commits = 0
         self.arrived: Callable[[], None] = lambda: None
 
-    def write(self, requests: Iterable[EffectRequest]) -> None:
+    def write(self, requests: Iterable[RequestRecord]) -> None:
         for request in requests:
             offset = len(self.requests)
             headers: Headers = ((ORIGIN, b"payments.raw:0:0"), (SOURCE, b"ledger.transfers:0:%d" % offset))
@@ -83,6 +84,11 @@ class Kafka:
     def last_results(self) -> dict[str, EffectResult]:
         found = (decode_result(record.value or b"") for record in self.results)
         return {result.effect_id: result for result in found}
+
+    def waiting(self) -> set[bytes]:
+        """Keys of the effects that wait."""
+        last = dict(self.changelog)
+        return {key for key, value in last.items() if key.startswith(WAITING_PREFIX) and value is not None}
 
     def puts(self) -> Counter[str]:
         """How often each effect was written to effects.waiting, without tombstones."""
@@ -279,7 +285,7 @@ class ModelClaims(Claims):
             if not idle and str(entry.token) != wish.void:
                 if keyless and entry.token != self._token and entry.until_ms > now:
                     return Claim(Status.HELD, lease_left_ms=entry.until_ms - now)
-                resends = max(wish.resends, entry.resends)
+                resends = wish.resends if entry.token == self._token else max(wish.resends, entry.resends)
                 again = replace(new, begun=True, base=max(new.base, entry.base))
                 entries[wish.effect_id] = replace(again, resends=resends + wish.resend_if_again)
                 return Claim(Status.RETAKEN, resends=resends)

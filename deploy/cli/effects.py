@@ -30,8 +30,9 @@ from shared.events.effects import (
     decode_result,
     decode_waiting,
     encode_request,
+    leaves_doubt,
 )
-from shared.events.headers import ORIGIN, SOURCE, Coordinates, header
+from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, header
 from shared.kafka.client.access import Access
 from shared.kafka.client.reader import read_topics
 
@@ -264,6 +265,20 @@ def show_effect(effect_id: str, brokers: Access) -> None:
         note("its request is no longer kept")
 
 
+def decision_on(
+    record: Record, result: EffectResult, request: EffectRequest | None, action: str
+) -> tuple[int, bytes, bytes, Headers] | None:
+    """Return partition, key, value and headers of a decision on a result; None without its request or origin."""
+    origin = header(record.headers, ORIGIN)
+    if request is None or origin is None:
+        return None
+    doubt = leaves_doubt(result.state, result.reason)
+    decision = Resolution(result.effect_id, result.revision, action, request, result.resends, doubt)
+    source = Coordinates(EFFECTS_RESULTS, record.partition, record.offset).encode()
+    headers = ((ORIGIN, origin), (SOURCE, source))
+    return record.partition, request.account.encode(), encode_request(decision), headers
+
+
 @effects.command("resolve")
 @_effect_id_argument
 @click.option("--confirm", "action", flag_value=ResolutionAction.CONFIRM.value, help="It was sent.")
@@ -291,18 +306,9 @@ def resolve(effect_id: str, action: str | None, brokers: Access) -> None:
     result, request = found.result, found.request
     if result is None or found.state in _REFUSED:
         raise click.ClickException(f"{effect_id} {_REFUSED[found.state]}")
-    record = found.records[EFFECTS_RESULTS]
-    origin = header(record.headers, ORIGIN)
-    if request is None or origin is None:
+    decision = decision_on(found.records[EFFECTS_RESULTS], result, request, action)
+    if decision is None:
         raise click.ClickException(f"{effect_id}: its result lacks its request or origin, so no outbox wrote it")
-    source = Coordinates(EFFECTS_RESULTS, record.partition, record.offset).encode()
-    at = write(
-        brokers,
-        EFFECTS_REQUESTS,
-        record.partition,
-        request.account.encode(),
-        encode_request(Resolution(effect_id, result.revision, action, request, result.resends)),
-        ((ORIGIN, origin), (SOURCE, source)),
-    )
+    at = write(brokers, EFFECTS_REQUESTS, *decision)
     decided = {"effect_id": effect_id, "action": action, "revision": result.revision, "at": at}
     answer(decided, f"{effect_id} {_DONE[ResolutionAction(action)]} ({at})")

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from deploy.cli.cluster import brokers_option, partitions_of, write
+from deploy.cli.effects import decision_on
 from deploy.cli.output import answer, failing_on, iso_ms, iso_time, json_option, operator, print_rows
 from services.outbox.lanes import MAIL_LANE, endpoint_of, lane_name
 from services.outbox.outcomes import Delivered
@@ -29,16 +30,14 @@ from shared.events.effects import (
     EffectRequest,
     EffectResult,
     EffectState,
-    Resolution,
     ResolutionAction,
     channel_of,
     decode_result,
     decode_waiting,
     effect_id,
-    encode_request,
 )
 from shared.events.endpoints import Endpoint, EndpointState, decode_endpoint, encode_endpoint
-from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, header
+from shared.events.headers import Headers
 from shared.events.partitions import partition_for
 from shared.kafka.client.access import Access
 from shared.kafka.client.idempotent import IdempotentWriter
@@ -51,12 +50,16 @@ _WIDTH_CHARS = 200
 
 
 def _endpoint(value: str) -> str:
+    if value == MAIL_LANE:
+        return value
     try:
-        if value != MAIL_LANE and channel_of(value) is Channel.WEBHOOK:
-            return endpoint_of(value)
+        channel = channel_of(value)
+        name = endpoint_of(value) if channel is Channel.WEBHOOK else lane_name(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}; {MAIL_LANE} is the mail server") from error
-    return lane_name(value)
+    if channel is Channel.EMAIL:
+        raise click.BadParameter(f"{value} has no state of its own: {MAIL_LANE} is the mail server of all recipients")
+    return name
 
 
 _endpoint_argument = click.argument("endpoint", type=_endpoint)
@@ -249,19 +252,12 @@ class _Failed:
             return False  # it may be a second mail: a person decides
         return result.at_ms >= self._since_ms and lane_name(result.request.destination) == self._endpoint
 
-    def resolutions(self) -> list[tuple[int, EffectRequest, bytes, Headers]]:
-        """Partition, request, value and headers of each decision, in the order in which the effects failed."""
-        found: list[tuple[int, EffectRequest, bytes, Headers]] = []
-        for key, (record, result) in sorted(self._results.items(), key=lambda item: item[1][1].at_ms):
-            origin = header(record.headers, ORIGIN)
-            if key in self._waiting or result.request is None or origin is None:
-                continue
-            action = ResolutionAction.RESEND.value
-            decision = Resolution(key, result.revision, action, result.request, result.resends)
-            source = Coordinates(EFFECTS_RESULTS, record.partition, record.offset).encode()
-            headers = ((ORIGIN, origin), (SOURCE, source))
-            found.append((record.partition, result.request, encode_request(decision), headers))
-        return found
+    def resolutions(self) -> list[tuple[int, bytes, bytes, Headers]]:
+        """Partition, key, value and headers of each decision, in the order in which the effects failed."""
+        failed = [found for key, found in self._results.items() if key not in self._waiting]
+        failed.sort(key=lambda found: found[1].at_ms)
+        decisions = (decision_on(*found, found[1].request, ResolutionAction.RESEND.value) for found in failed)
+        return [decision for decision in decisions if decision is not None]
 
 
 @endpoints.command("replay")
@@ -287,8 +283,8 @@ def replay_endpoint(endpoint: str, since_ms: int, brokers: Access) -> None:
         await read_topics(brokers, [EFFECTS_WAITING, EFFECTS_RESULTS], failed.take)
         decisions = failed.resolutions()
         async with IdempotentWriter(brokers) as writer:
-            for partition, request, value, headers in decisions:
-                await writer.write(EFFECTS_REQUESTS, partition, request.account.encode(), value, headers)
+            for decision in decisions:
+                await writer.write(EFFECTS_REQUESTS, *decision)
             await writer.flush()
         return len(decisions)
 

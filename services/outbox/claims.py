@@ -16,7 +16,7 @@ README.md lists the keys, and `scripts` and `rebuild` define the steps.
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol, cast
 
 from redis.asyncio import Redis
@@ -274,18 +274,12 @@ class ClaimSession:
 
     async def begin(self, effect_id: str) -> str | None:
         """Begin a call; return why there must be none, or None."""
-        if self._why() is None:
-            try:
-                await self._claims.begin(effect_id)
-            except FencedError as error:
-                self.fenced = error
-            except DistrustedError as error:
-                self.distrusted = error
-        return self._why()
+        return await self._ask(lambda: self._claims.begin(effect_id))
 
     async def mark_one(self, done: Done) -> None:
         """Mark the outcome of one effect, without waiting for others."""
-        if await self._mark([(done.job.effect_id, mark_of(done.result))]):
+        marks = [(done.job.effect_id, mark_of(done.result))]
+        if await self._ask(lambda: self._claims.mark(marks)) is None:
             self._marked.add(done.job.effect_id)
 
     async def mark(self, decided: Sequence[Done | Later | Superseded]) -> list[Done | Later | Superseded]:
@@ -303,22 +297,23 @@ class ClaimSession:
             elif isinstance(decision, Later) and decision.release:
                 marks.append((effect_id, None))
         if marks:
-            await self._mark(marks)
+            await self._ask(lambda: self._claims.mark(marks))
         if self.distrusted is None:
             return list(decided)
         # Redis may come back with claims whose calls were begun in it and then not made
         holder = self._claims.holder
         return [decision.unreleased(holder) if isinstance(decision, Later) else decision for decision in decided]
 
-    async def _mark(self, marks: list[tuple[str, Mark | None]]) -> bool:
+    async def _ask(self, request: Callable[[], Awaitable[None]]) -> str | None:
+        """Make a request unless one has failed before; return why it was not granted, or None."""
         if self._why() is None:
             try:
-                await self._claims.mark(marks)
+                await request()
             except FencedError as error:
                 self.fenced = error
             except DistrustedError as error:
                 self.distrusted = error
-        return self._why() is None
+        return self._why()
 
     def _why(self) -> str | None:
         failure = self.fenced or self.distrusted

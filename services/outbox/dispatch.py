@@ -60,11 +60,8 @@ class Calls:
         its deadline while its lane is open. A call then would take a slot for as long as a call may take, and there may
         be as many of them as came in while the destination was down.
         """
-        sink = self._sink(request.destination)
-        if isinstance(sink, str):
-            return NO_CALL
-        lane = self._lane(sink, request)
-        if self._endpoints.is_disabled(lane.name):
+        lane = self._lane_of(request)
+        if lane is None or self._endpoints.is_disabled(lane.name):
             return NO_CALL
         admission = self._lanes.admit(lane, time.monotonic())
         if 0 < admission.wait_s < FULL and now_ms() - first_ms >= self._policy.retry_deadline_ms:
@@ -73,13 +70,13 @@ class Calls:
 
     def is_quick(self, request: EffectRequest) -> bool:
         """Whether the request's lane is limited by this process and not by its destination."""
-        sink = self._sink(request.destination)
-        return not isinstance(sink, str) and self._lane(sink, request).is_quick(time.monotonic())
+        lane = self._lane_of(request)
+        return lane is not None and lane.is_quick(time.monotonic())
 
     def room(self, request: EffectRequest) -> int:
         """How many more effects of the request's lane may be claimed now; 0 if its channel has no settings."""
-        sink = self._sink(request.destination)
-        return 0 if isinstance(sink, str) else self._lanes.room(self._lane(sink, request), time.monotonic())
+        lane = self._lane_of(request)
+        return 0 if lane is None else self._lanes.room(lane, time.monotonic())
 
     def start(self, flight: Flight, after: Flight | None = None) -> None:
         """Call a claimed effect as soon as its lane has a slot, and `after` is done."""
@@ -231,18 +228,22 @@ class Calls:
         if not isinstance(outcome, Refused):
             self._endpoints.observe(lane.name, now_ms(), None if isinstance(outcome, Delivered) else outcome.detail)
 
-    def _without_call(self, item: Claimed) -> Done:
-        """Decide on an effect that was claimed to get no call."""
+    def _without_call(self, item: Claimed) -> Done | Later:
+        """Decide on an effect that was claimed to get no call; put it off if it may be called by now."""
         request = item.job.request
         sink, name = self._sink(request.destination), lane_name(request.destination)
         if isinstance(sink, str):
             return item.give_up(EffectFailure.REFUSED, sink)
         if self._endpoints.is_disabled(name):
             return item.give_up(EffectFailure.ENDPOINT_DISABLED, f"{name} is disabled: see `once endpoints list`")
+        if not item.job.expired(self._policy, now_ms()):  # its endpoint was enabled meanwhile
+            return item.put_off(now_ms(), LEFT_ALONE)
         return item.give_up(EffectFailure.RETRIES_EXHAUSTED, f"{name} was left alone when its deadline came")
 
-    def _lane(self, sink: Sink, request: EffectRequest) -> Lane:
-        return self._lanes.lane(lane_name(request.destination), sink.calls_max)
+    def _lane_of(self, request: EffectRequest) -> Lane | None:
+        """The lane of a request; None if its channel has no settings."""
+        sink = self._sink(request.destination)
+        return None if isinstance(sink, str) else self._lanes.lane(lane_name(request.destination), sink.calls_max)
 
     def _find_sink(self, destination: str) -> Sink | str:
         """The sink of a destination, or why there is none."""

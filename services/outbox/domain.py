@@ -20,6 +20,7 @@ from shared.events.effects import (
     EffectState,
     ResolutionAction,
     Waiting,
+    leaves_doubt,
 )
 
 LEASE_MARGIN_MS = 100  # Redis' clock tells when a lease ends, this process' clock when to ask again
@@ -50,7 +51,9 @@ class Job(msgspec.Struct, frozen=True):
     resends: int = 0  # of its last result, and those counted since
     resends_before: int = 0  # of these, those of the result that a person's decision names
     doubtful: bool = False  # an earlier call may have been accepted, whatever Redis still knows of it
+    settles_doubt: bool = True  # as in Resolution
     action: str | None = None  # a person's decision, a ResolutionAction; None for a request
+    at_risk: bool = False  # of a decision: a predecessor may have marked it, and not committed that
     stored: bool = False  # it comes from effects.waiting
     void: str = ""  # holder of a claim that Redis could not be asked to release; empty for none
     tried: tuple[Attempt, ...] = ()  # its last calls, at most ATTEMPTS_KEPT
@@ -114,6 +117,7 @@ class Later(msgspec.Struct, frozen=True):
             job.tried,
             job.resends_before,
             self.under_way,
+            job.settles_doubt,
         )
 
     def is_as_stored(self, stored: Waiting | None) -> bool:
@@ -154,6 +158,7 @@ def resume(waiting: Waiting, takes_keys: bool) -> Job:
         waiting.resends,
         waiting.resends_before,
         waiting.doubtful,
+        waiting.settles_doubt,
         waiting.action,
         stored=True,
         void=waiting.void,
@@ -184,7 +189,8 @@ def after_claim(job: Job, claim: Claim, policy: Policy, now_ms: int) -> Decision
         return Later(doubted, until_ms, release=False, detail="a predecessor's claim has not ended")
     if claim.status is Status.KNOWN and claim.mark is not None:
         # A person's decision that was marked and not committed has made the next revision
-        void = job.action is not None and claim.mark.revision != job.revision + 1
+        own = (job.at_risk or job.stored) and claim.mark.revision == job.revision + 1
+        void = job.action is not None and not own
         return Superseded(job) if void else Done(job, result_of(job.effect_id, claim.mark, job.request), known=True)
     job = _with_history(job, claim)
     if job.action in {ResolutionAction.CONFIRM, ResolutionAction.ABANDON}:
@@ -211,8 +217,8 @@ def _reopens_doubt(job: Job, mark: Mark | None) -> bool:
     """Whether a person has it made again although an earlier call may have been taken."""
     if mark is None:  # it has expired, or an owner gave the claim back; what that owner decided is counted
         counted = job.stored and (job.attempts > 0 or job.resends > job.resends_before)
-        return job.action == ResolutionAction.RESEND and not counted
-    return mark.state == EffectState.IN_DOUBT or mark.reason == EffectFailure.ABANDONED
+        return job.action == ResolutionAction.RESEND and job.settles_doubt and not counted
+    return leaves_doubt(mark.state, mark.reason)
 
 
 def _decided(job: Job, now_ms: int) -> Done:
@@ -270,11 +276,14 @@ def after_call(job: Job, outcome: Outcome, policy: Policy, now_ms: int, chance: 
 
 
 def not_called(job: Job, call: Call, status: Status, not_before_ms: int, why: str) -> Later:
-    """Put off an effect that was claimed with this status and then not called; the job is as before its claim."""
+    """Put off an effect that was claimed with this status and then not called; its history stays counted."""
+    uncalled = replace(call.job, attempts=call.job.attempts - 1)
     if status is Status.RETAKEN or job.doubtful:
-        return Later(replace(job, doubtful=True), not_before_ms, release=False, detail=why)
+        # The next try counts the resend, and finds only this owner's claim: what earlier owners counted is kept here
+        doubted = replace(uncalled, resends=uncalled.resends - call.resend, doubtful=True)
+        return Later(doubted, not_before_ms, release=False, detail=why)
     # What was counted of a reopened one stays counted, for its mark is gone
-    return Later(replace(call.job, attempts=call.job.attempts - 1), not_before_ms, release=True, detail=why)
+    return Later(uncalled, not_before_ms, release=True, detail=why)
 
 
 def give_up(call: Call, failure: EffectFailure, detail: str, now_ms: int) -> Done:

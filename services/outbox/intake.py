@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from services.outbox.domain import Job, Later
 from services.outbox.flights import Flight
 from services.outbox.lanes import FULL, Admission, Lane, lane_name
@@ -31,22 +33,17 @@ def job_of(record: Record, takes_keys: Callable[[EffectRequest], bool], now_ms: 
         raise InternalInputError(f"{source.decode()}: {error}") from error
     if origin is None:
         raise InternalInputError(f"{source.decode()} has no origin")
-    if isinstance(decoded, Resolution):
-        request, revision, action, resends = decoded.request, decoded.revision, decoded.action, decoded.resends
-    else:
-        request, revision, action, resends = decoded, 0, None, 0
-    return Job(
-        request,
-        source,
-        origin,
-        record.offset,
-        takes_keys(request),
-        first_ms=now_ms,
-        revision=revision,
-        resends=resends,
-        resends_before=resends,
-        doubtful=doubtful,
-        action=action,
+    request = decoded.request if isinstance(decoded, Resolution) else decoded
+    job = Job(request, source, origin, record.offset, takes_keys(request), first_ms=now_ms, doubtful=doubtful)
+    if not isinstance(decoded, Resolution):
+        return job
+    return replace(
+        job,
+        revision=decoded.revision,
+        resends=decoded.resends,
+        resends_before=decoded.resends,
+        settles_doubt=decoded.settles_doubt,
+        action=decoded.action,
     )
 
 

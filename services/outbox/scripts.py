@@ -245,7 +245,9 @@ for i = 3, #KEYS, 2 do
     if keyless and holder ~= token and left > 0 then
       status, given = 'held|' .. whole(left), false
     else
-      resends = math.max(resends, tonumber(made))
+      if holder ~= token then -- an owner knows its own calls
+        resends = math.max(resends, tonumber(made))
+      end
       status, base = 'retaken|' .. whole(resends), math.max(reopen, tonumber(held_base))
       resends = resends + if_again
     end

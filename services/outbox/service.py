@@ -27,6 +27,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from msgspec.structs import replace
+
 from services.outbox.claims import DistrustedError
 from services.outbox.domain import Call, after_claim, resume, wanted
 from services.outbox.flights import (
@@ -142,8 +144,11 @@ class EffectWorker(TrustedWorker):
             self._admits = self._own.look_ahead()
         now = now_ms()
         for record in self._fetcher.take(self._own.target, self._room):
-            doubtful = self._doubtful(len(self._inbox), record.offset)
+            number = len(self._inbox)
+            doubtful = self._doubtful(number, record.offset)
             job = job_of(record, self._calls.takes_keys, now, doubtful=doubtful)
+            if job.action is not None and self._at_risk(number, record.offset):
+                job = replace(job, at_risk=True)
             entry = Entry(record, job)
             # A person's decision is made from a result, and comes in any order
             entry.repeated = job.action is None and not self._admits(record, job.effect_id)

@@ -220,6 +220,10 @@ class TrustedWorker(Worker):
         recorded = self._trust.get(_REDIS)
         return recorded is not None and number < recorded.doubt_left and offset < recorded.doubt_until
 
+    def _at_risk(self, number: int, offset: int) -> bool:
+        """Whether a predecessor may have marked the outcome of such a request, and not committed that."""
+        return self._doubtful(number, offset) or (number < self._risk.left and offset < self._risk.until)
+
     def _pass(self, requests: int, next_offset: int) -> None:
         """Note in the open transaction that requests were passed."""
         recorded = self._trust.get(_REDIS) or Trust("")

@@ -56,6 +56,11 @@ class EffectFailure(StrEnum):
     ENDPOINT_DISABLED = "endpoint_disabled"  # its endpoint failed for days, or an operator disabled it
 
 
+def leaves_doubt(state: str, reason: str) -> bool:
+    """Whether a call may have been taken, by an undecided effect's EffectState and EffectFailure."""
+    return state == EffectState.IN_DOUBT or reason == EffectFailure.ABANDONED
+
+
 class EffectRequest(msgspec.Struct, frozen=True, tag="effect", tag_field="type", omit_defaults=True):
     """One effect to be made: a record of effects.requests, on the partition that posted.
 
@@ -103,7 +108,8 @@ class Resolution(msgspec.Struct, frozen=True, tag="resolution", tag_field="type"
     revision: int  # of the result that the operator saw; a decision on an older one is void
     action: str  # a ResolutionAction
     request: EffectRequest  # the effect, as its result has it
-    resends: int = 0  # of that result; its mark in Redis may have expired
+    resends: int = 0  # of that result; its mark in Redis may have expired, likewise `settles_doubt`
+    settles_doubt: bool = True  # a call before that result may have been taken
 
 
 RequestRecord = EffectRequest | Resolution
@@ -192,6 +198,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     tried: tuple[Attempt, ...] = ()  # as in EffectResult
     resends_before: int = 0  # of `resends`, those of the result that an operator's decision names
     under_way: bool = False  # it was claimed when this was written
+    settles_doubt: bool = True  # as in Resolution
 
 
 class Trust(msgspec.Struct, frozen=True, omit_defaults=True):

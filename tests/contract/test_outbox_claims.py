@@ -171,6 +171,17 @@ async def test_a_claim_counts_the_resends_that_its_owners_may_have_made(client: 
     assert await claim_one(third, 2, resends=7) == Claim(Status.RETAKEN, resends=7)
 
 
+async def test_an_owner_that_retakes_its_own_claim_counts_the_resends_that_it_names(
+    first: Claims, client: Redis
+) -> None:
+    assert await claim_one(first, 1, again=True) == Claim(Status.NEW)
+    for _ in range(3):  # a call that was certainly refused is counted back
+        assert await claim_one(first, 1, again=True) == Claim(Status.RETAKEN)
+    assert await claim_one(first, 1, resends=2, again=True) == Claim(Status.RETAKEN, resends=2)
+    successor = await entered(owner(client, 2, lease_ms=0))
+    assert (await claim_one(successor, 1, Mode.KEYED)) == Claim(Status.RETAKEN, resends=3)
+
+
 async def test_a_reopened_claim_counts_on_from_its_mark(client: Redis) -> None:
     first = await entered(owner(client, 1, lease_ms=0))
     await claim_one(first, 1)

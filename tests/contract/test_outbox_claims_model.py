@@ -90,8 +90,9 @@ def expected(
     if isinstance(entry, Held):
         if mode is Mode.KEYLESS and entry.epoch != epoch and entry.leased:
             return Claim(Status.HELD, LEASE_MS), entry
-        counted = replace(claimed, base=max(reopen, entry.base), resends=entry.resends + again)
-        return Claim(Status.RETAKEN, resends=entry.resends), counted
+        resends = entry.resends if entry.epoch != epoch else 0
+        counted = replace(claimed, base=max(reopen, entry.base), resends=resends + again)
+        return Claim(Status.RETAKEN, resends=resends), counted
     if reopen and entry.revision == reopen and entry.state != EffectState.SENT:
         return Claim(Status.REOPENED, mark=entry), replace(claimed, resends=entry.resends + again)
     return Claim(Status.KNOWN, mark=entry), entry

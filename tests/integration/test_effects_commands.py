@@ -173,7 +173,7 @@ def test_a_decision_is_written_to_the_partition_of_its_result(
     record = operator.last(EFFECTS_REQUESTS, answer["at"])
     assert (record.partition, record.key) == (PARTITION, b"anna")
     assert decode_request(record.value or b"") == Resolution(
-        effect_id, revision, action, request(effect_id), revision - 1
+        effect_id, revision, action, request(effect_id), revision - 1, effect_id == DOUBTFUL
     )
     assert header(record.headers, ORIGIN) == ORIGIN_AT
     assert str(header(record.headers, SOURCE)).startswith(f"b'{EFFECTS_RESULTS}:{PARTITION}:")

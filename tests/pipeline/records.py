@@ -44,11 +44,11 @@ RECORD = StructType([StructField(name, kind) for name, kind in zip(COLUMNS, KIND
 """A record as Spark's Kafka source gives it."""
 
 NOT_LANDED = {
-    "effect_resolutions": {"request", "resends"},
+    "effect_resolutions": {"request", "resends", "settles_doubt"},
     "effect_results": {"request", "tried"},
     "effects_waiting": {
         *("request", "source", "origin", "sequence", "revision", "resends", "resends_before", "doubtful", "action"),
-        *("void", "tried", "under_way"),
+        *("void", "tried", "under_way", "settles_doubt"),
     },
 }
 """Fields that no table needs: copies of other records, and fields for the outbox alone."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ from shared.events.effects import (
     Waiting,
     decode_waiting,
     encode_waiting,
+    leaves_doubt,
 )
 from tests.sinks.effects import effect
 
@@ -112,6 +114,7 @@ class History:
         taken: calls that may have been taken.
         asked: how often an operator requested another call.
         uncounted: calls whose count was in a claim alone, and was lost with Redis before it could be committed.
+        doubts: how often it was committed to be in doubt.
         result: the last one committed.
     """
 
@@ -128,7 +131,8 @@ class History:
         self.expired = 0  # so many records of the log
         self.forgotten = 0  # revision of the mark that expired
         self.left_over = False  # calls may have been made that no transaction records
-        self.taken = self.asked = self.uncounted = 0
+        self.aborted: Done | Later | Superseded | None = None  # what an aborted transaction had: its owner has it still
+        self.taken = self.asked = self.uncounted = self.doubts = 0
 
     def take(self, step: Step) -> None:
         """Take one step."""
@@ -164,17 +168,28 @@ class History:
             return
         self.asked += action is ResolutionAction.RESEND
         first = self.log[0]
-        counts = {"revision": self.result.revision, **dict.fromkeys(("resends", "resends_before"), self.result.resends)}
-        decision = msgspec.structs.replace(first, sequence=len(self.log), action=action.value, **counts)
+        decision = msgspec.structs.replace(
+            first,
+            sequence=len(self.log),
+            action=action.value,
+            revision=self.result.revision,
+            resends=self.result.resends,
+            resends_before=self.result.resends,
+            settles_doubt=leaves_doubt(self.result.state, self.result.reason),
+        )
         self.log.append(decision)
         self.inbox.append(self.log[-1])
 
     def _round(self, step: Round) -> None:
+        if self.aborted is not None:
+            self._commit(self.aborted)
+            return
         if self.waiting is not None:
             self.now_ms = max(self.now_ms, self.waiting.not_before_ms)
             job = resume(self.waiting, self.log[0].takes_keys)
         elif self.inbox:
-            job = msgspec.structs.replace(self.inbox[0], first_ms=self.now_ms)
+            job = self.inbox[0]
+            job = msgspec.structs.replace(job, first_ms=self.now_ms, at_risk=self.left_over or job.doubtful)
         else:
             return
         if step.fault is Fault.ASIDE and self.waiting is None and job.action != ResolutionAction.CONFIRM:
@@ -191,17 +206,18 @@ class History:
             return
         if step.fault is not Fault.LOSE:
             self._mark(settled)
-        if step.fault in {Fault.DIE_AFTER_MARK, Fault.ABORT}:
-            self.token += step.fault is Fault.DIE_AFTER_MARK
-            self.left_over = True
-            return
-        self._commit(settled)
-        if step.fault is Fault.LOSE:
-            self._lose(step.kept, orderly=True)
+        if step.fault is Fault.DIE_AFTER_MARK:
+            self._die()
+        elif step.fault is Fault.ABORT:
+            self.left_over, self.aborted = True, settled
+        else:
+            self._commit(settled)
+            if step.fault is Fault.LOSE:
+                self._lose(step.kept, orderly=True)
 
     def _die(self) -> None:
         self.token += 1
-        self.left_over = True
+        self.left_over, self.aborted = True, None
 
     def _claim(self, wish: Wanted) -> Claim:
         entry = self.redis
@@ -211,7 +227,7 @@ class History:
         if isinstance(entry, Held):
             if wish.mode is Mode.KEYLESS and entry.leased and entry.token != self.token:
                 return Claim(Status.HELD, lease_left_ms=1000)
-            resends = max(wish.resends, entry.resends)
+            resends = wish.resends if entry.token == self.token else max(wish.resends, entry.resends)
             self.redis = Held(self.token, max(entry.base, wish.reopen_revision), resends + wish.resend_if_again)
             return Claim(Status.RETAKEN, resends=resends)
         if entry is None:
@@ -249,7 +265,8 @@ class History:
     def _commit(self, decision: Done | Later | Superseded) -> None:
         if not decision.job.stored:
             self.inbox.popleft()
-        self.waiting, self.left_over = None, False
+        self.waiting, self.aborted = None, None
+        self.left_over &= isinstance(decision, Later) and not decision.claimed
         if isinstance(decision, Later):
             self.waiting = decode_waiting(encode_waiting(decision.waiting()))
             # The next try reads the claim, if there is one
@@ -259,12 +276,14 @@ class History:
             if self.result is not None:
                 assert decision.result.revision >= self.result.revision
             self.result = decision.result
+            self.doubts += self.result.state == EffectState.IN_DOUBT
             self._assert_counted(self.result.resends)
         if self.waiting is not None and self.inbox:
             self.inbox.popleft()  # a repeat of the waiting effect
 
     def _lose(self, kept: bool, *, orderly: bool) -> None:
         self.token += 1
+        self.aborted = None
         if not kept:
             self._forget()
             self.redis = None
@@ -309,7 +328,9 @@ def history(kinds: frozenset[str], given_steps: list[Step], *, takes_keys: bool)
 
 LOST, RESEND = Round(Unknown("lost"), None, kept=True), ResolutionAction.RESEND
 DISABLED, ASIDE = (Round(None, fault, kept=True) for fault in (Fault.DISABLED, Fault.ASIDE))
-REFUSED = Round(Refused("no"), None, kept=True)
+REFUSED, BUSY = (Round(outcome, None, kept=True) for outcome in (Refused("no"), Retriable("busy")))
+PUT_OFF = Round(None, None, kept=True)
+DIED = [Round(Unknown("lost"), Fault.DIE_AFTER_CALL, kept=True), Move.LEASES_END]
 
 
 @given(steps)
@@ -328,10 +349,16 @@ def test_effects_held_in_doubt_are_sent_again_by_operators_only(given_steps: lis
 @example([LOST, LOST, REFUSED, Move.EXPIRE, ResolutionAction.CONFIRM])
 @example([LOST, LOST, REFUSED, Move.EXPIRE, ResolutionAction.ABANDON])
 @example([LOST, LOST, REFUSED, Move.EXPIRE, RESEND, ASIDE, REFUSED])
+@example([LOST, BUSY, BUSY, BUSY])
+@example([LOST, PUT_OFF, PUT_OFF, PUT_OFF])
+@example([*DIED, *DIED, PUT_OFF, LOST])
+@example([LOST, Round(Unknown("lost"), Fault.ABORT, kept=True), LOST])
 def test_effects_sent_again_in_doubt_are_counted(given_steps: list[Step]) -> None:
     found, result = history(frozenset(EffectKind), given_steps, takes_keys=False)
     if result.state == EffectState.SENT and len(found.log) == 1:
         assert 1 <= found.taken <= 1 + result.resends + found.uncounted
+    # A claim counts the call that its owner may have made before it died or lost Redis, and a doubt a refused one
+    assert result.resends <= max(found.taken - 1, 0) + found.asked + found.token - 1 + found.doubts
 
 
 @given(steps)
@@ -340,3 +367,20 @@ def test_effects_with_a_key_are_called_again_without_counting(given_steps: list[
     found, result = history(frozenset(), given_steps, takes_keys=True)
     if result.state == EffectState.SENT and len(found.log) == 1:
         assert found.taken >= 1
+
+
+@pytest.mark.parametrize("takes_keys", [True, False])
+@pytest.mark.parametrize(
+    "given_steps",
+    [
+        [DISABLED, RESEND, PUT_OFF, REFUSED],
+        [DISABLED, RESEND, ASIDE, PUT_OFF, DISABLED],
+        [DISABLED, Move.EXPIRE, RESEND, REFUSED],
+        [REFUSED, Move.EXPIRE, RESEND, ASIDE, REFUSED],
+    ],
+)
+def test_an_effect_that_was_not_sent_is_not_in_doubt_when_an_operator_resends_it(
+    given_steps: list[Step], takes_keys: bool
+) -> None:
+    _, result = history(frozenset(), given_steps, takes_keys=takes_keys)
+    assert (result.state, result.resends) == (EffectState.FAILED, 0)

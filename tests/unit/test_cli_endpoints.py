@@ -25,10 +25,12 @@ NAME = "https://example.org:443/hook"
 def test_an_endpoint_is_given_by_its_name_or_by_a_destination() -> None:
     assert {_endpoint(value) for value in (HOOK, NAME, HOOK + "?tenant=7")} == {NAME}
     assert _endpoint("file:receipts") == "file:receipts"
-    assert {_endpoint(value) for value in ("mailto:bob@example.org", "smtp")} == {"smtp"}
+    assert _endpoint("smtp") == "smtp"
 
 
-@pytest.mark.parametrize("value", ["nonsense", "http://h:99999/", "https://user@h/", "file:A"])
+@pytest.mark.parametrize(
+    "value", ["nonsense", "http://h:99999/", "https://user@h/", "file:A", "mailto:bob@example.org"]
+)
 def test_what_is_no_endpoint_is_refused(value: str) -> None:
     with pytest.raises(click.BadParameter, match="smtp is the mail server"):
         _endpoint(value)
@@ -57,13 +59,18 @@ def waits(number: int, destination: str = HOOK, *, gone: bool = False) -> Record
     return Record(EFFECTS_WAITING, 4, number, 0, key, None if gone else encode_waiting(waiting), ())
 
 
-def resent(endpoint: str, since_ms: int, *records: Record) -> list[int]:
-    found = _Failed(endpoint, since_ms)
+def decisions(endpoint: str, since_ms: int, *records: Record) -> list[Resolution]:
+    failed = _Failed(endpoint, since_ms)
     for record in records:
-        found.take(record.topic, record.partition, [record])
-    decisions = [decode_request(value) for _, _, value, _ in found.resolutions()]
-    assert all(isinstance(each, Resolution) and (each.action, each.revision) == ("resend", 3) for each in decisions)
-    return [int(each.effect_id, 16) for each in decisions]
+        failed.take(record.topic, record.partition, [record])
+    found = [decode_request(value) for _, _, value, _ in failed.resolutions()]
+    return [decision for decision in found if isinstance(decision, Resolution)]
+
+
+def resent(endpoint: str, since_ms: int, *records: Record) -> list[int]:
+    found = decisions(endpoint, since_ms, *records)
+    assert all((each.action, each.revision) == ("resend", 3) for each in found)
+    return [int(each.effect_id, 16) for each in found]
 
 
 def test_a_replay_has_what_failed_or_is_in_doubt_since_a_time_in_its_order() -> None:
@@ -77,6 +84,11 @@ def test_a_replay_has_what_failed_or_is_in_doubt_since_a_time_in_its_order() -> 
         result(7, "failed", 300, "https://example.org/other"),
     ]
     assert resent(NAME, 100, *records) == [2, 3, 1]
+
+
+def test_a_replay_says_whether_an_effect_may_have_been_sent() -> None:
+    records = result(1, "failed", 100, reason="endpoint_disabled"), result(2, "in_doubt", 200)
+    assert [decision.settles_doubt for decision in decisions(NAME, 0, *records)] == [False, True]
 
 
 def test_a_replay_leaves_out_what_waits_and_what_was_sent_since() -> None:

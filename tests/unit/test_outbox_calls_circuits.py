@@ -86,3 +86,14 @@ async def test_an_effect_of_a_disabled_endpoint_is_decided_without_a_call(
     assert flight.decision.result.state == state
     assert "disabled" in flight.decision.result.detail
     assert setup.sink.called == []
+
+
+async def test_an_effect_whose_endpoint_is_enabled_while_it_is_claimed_waits_for_its_call(clock: Clock) -> None:
+    setup = rig(clock, FakeSink())
+    setup.endpoints[lane_name(WEBHOOK)] = Endpoint("disabled", 1)
+    item = claimed(clock, 1)
+    assert setup.calls.admit(item.job.request, clock.now_ms) == NO_CALL
+    setup.endpoints[lane_name(WEBHOOK)] = Endpoint("enabled", 2)
+    flight = Flight(item.job, setup.until(), claimed=item)
+    setup.calls.start(flight)
+    assert flight.decision == item.put_off(clock.now_ms, LEFT_ALONE)

@@ -52,7 +52,9 @@ def test_a_request_is_a_job_at_its_offset() -> None:
 def test_a_decision_is_a_job_for_the_result_that_the_person_saw() -> None:
     job = taken_up(record(Resolution(REQUEST.effect_id, 4, "resend", REQUEST, resends=2)))
     assert (job.request, job.revision, job.action, job.stored) == (REQUEST, 4, "resend", False)
-    assert (job.resends, job.resends_before) == (2, 2)
+    assert (job.resends, job.resends_before, job.settles_doubt) == (2, 2, True)
+    failed = Resolution(REQUEST.effect_id, 4, "resend", REQUEST, settles_doubt=False)
+    assert taken_up(record(failed)).settles_doubt is False
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,17 @@ from statistics import quantiles
 import pytest
 
 from services.outbox.lanes import QUICK_S
-from services.outbox.outcomes import Delivered, Outcome
+from services.outbox.outcomes import Delivered, Outcome, Refused
 from services.outbox.service import BACKLOG_S
-from shared.events.effects import EffectRequest, EffectResult, EffectState
+from shared.eos import crash
+from shared.events.effects import (
+    EffectRequest,
+    EffectResult,
+    EffectState,
+    Resolution,
+    ResolutionAction,
+    decode_result,
+)
 from tests.outbox_rounds import CALL_TIMEOUT_S, Rounds, accepting, assert_i11, dead, rounds
 from tests.sinks.effects import effect
 
@@ -152,6 +160,46 @@ def test_a_copy_of_a_request_gets_no_call_and_no_result_though_redis_has_forgott
         world.loop.run_until_complete(history())
         assert len(world.kafka.results) == 3
         assert set(world.webhook.made.values()) == {1}
+
+
+def results_of_two_decisions(world: Rounds, crash_point: str = "") -> list[EffectResult]:
+    """All results of an effect that was refused, and that two persons have sent again."""
+
+    async def refuse(_: EffectRequest) -> Outcome:
+        return Refused("410 Gone")
+
+    async def history() -> None:
+        world.webhook.answers[HEALTHY[0]] = refuse
+        world.kafka.write([request])
+        world.start()
+        await world.settled([request])
+        await world.stop()
+        world.start(crash_point)
+        await asyncio.sleep(1)
+        decision = Resolution(request.effect_id, 1, ResolutionAction.RESEND, request, settles_doubt=False)
+        world.kafka.write([decision, decision])
+        async with asyncio.timeout(60):
+            while world.kafka.committed < len(world.kafka.requests):
+                await asyncio.sleep(0.1)
+                if not world.is_running:
+                    world.start()
+
+    [request] = requests_to([HEALTHY[0]], 1)
+    world.loop.run_until_complete(history())
+    return [decode_result(record.value or b"") for record in world.kafka.results]
+
+
+def test_a_second_decision_on_a_result_is_void() -> None:
+    with rounds() as world:
+        results = results_of_two_decisions(world)
+        assert [(result.revision, len(result.tried)) for result in results] == [(1, 1), (2, 1)]
+
+
+def test_a_decision_whose_owner_dies_before_it_is_committed_has_its_result() -> None:
+    with rounds() as world:
+        results = results_of_two_decisions(world, f"{crash.AFTER_MARK}=kill:1")
+        assert {(result.revision, result.state) for result in results} == {(1, "failed"), (2, "failed")}
+        assert set(world.webhook.calls.values()) == {2}
 
 
 def test_what_waits_is_written_once_for_each_call() -> None:

@@ -34,7 +34,7 @@ RECORD = Record(EFFECTS_REQUESTS, 2, 7, NOW_MS, REQUEST.account.encode(), encode
 
 @pytest.fixture
 def mender() -> Mender:
-    evidence = Evidence("127.0.0.1:1", "outbox", [], PARTITIONS)
+    evidence = Evidence("127.0.0.1:1", "outbox", [], PARTITIONS, 1)
     reference = Reference(ReferenceData({}, {}), History(decode_subscriptions), INSTALLATION, (0,) * PARTITIONS)
     made = mender_of("outbox", 2, Sizes(1, 1, PARTITIONS), reference, evidence, NOW_MS)
     made.store.restore(TRUST_PREFIX + b"redis", encode_trust(Trust("an incarnation", True)))
