@@ -14,7 +14,7 @@ from deploy.checkers.transfers import ACCOUNT, OPENING, POSTED, TRANSFERS_PREFIX
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_TRANSFERS
-from shared.events.headers import ORIGIN, header
+from shared.events.headers import ORIGIN, REPAIR, header
 from shared.events.postings import Decline
 from shared.events.transfers import AccountClosed, AccountOpened
 
@@ -48,7 +48,8 @@ class AccountEvents:
         """Judge one account event, and fold it; `source` is NONE where it has no source."""
         flags = 0 if source == NONE else self._transfers.flags[source]
         before = self._books.terms(event.account)
-        if before is not None and not changes(before, event) and not flags & OPENING:
+        repaired = header(record.headers, REPAIR) is not None  # it may repeat the terms of a later command
+        if before is not None and not changes(before, event) and not flags & OPENING and not repaired:
             self._findings.add(Kind.NEEDLESS_ACCOUNT_EVENT, where, f"the terms of {event.account} were so before")
         if source != NONE:
             self._cover.account_event(event, record, source, where)

@@ -141,7 +141,7 @@ class Audit:
                     self._intake.feed_accepted,
                     self._intake.feed_deduplicated,
                     self._intake.feed_dead_letter,
-                    self._intake.ingest_changelog.feed,
+                    self._intake.feed_identities,
                     self._transfers.feed,
                     self._intake.transform_changelog.feed,
                     self._books.feed_changelog,

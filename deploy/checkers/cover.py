@@ -4,8 +4,8 @@ A partition's postings are in the order in which the ledger decided them, and th
 that it was decided on. `books` has that fold, with the posting itself.
 
 A repair writes a missing posting behind those that were decided after it. Until then the fold lacks what the ledger
-knew of its accounts, so what was decided on these in between is left open. So is a repaired debit or account event that
-the fold does not lead to.
+knew of its accounts, so what was decided on these in between is left open. So is a repaired debit, decline or account
+event that the fold does not lead to.
 
 A reversal is decided on the payments that the ledger remembers, and how many these are is a setting. So a payment that
 was booked more than `reversal_window` bookings ago may have been forgotten or not: either decision is accepted.
@@ -51,6 +51,7 @@ class _Repaired(NamedTuple):
     source: int  # as in a fault
     offset: int
     gives_terms: bool
+    gives_cover: bool  # it adds to the account's balance
 
 
 class Cover:
@@ -69,6 +70,7 @@ class Cover:
         # Of the payments that some reversal names, the number of its booking on its partition, and whether a reversal
         # was booked since
         self._originals: dict[int, tuple[int, bool]] = {}
+        self._reversed_before: set[int] = set()  # identities that a reversal named before their booking: it came late
         self._faults: list[_Fault] = []
         self._repaired: defaultdict[tuple[int, str], list[_Repaired]] = defaultdict(list)  # by partition and account
         self.open = 0
@@ -82,10 +84,11 @@ class Cover:
     def _is_repaired(self, event: Posting | AccountOpened | AccountClosed, record: Record, source: int) -> bool:
         if header(record.headers, REPAIR) is None:
             return False
-        posting = isinstance(event, Posting)
-        accounts = {entry.account for entry in event.entries} if isinstance(event, Posting) else {event.account}
+        entries = event.entries if isinstance(event, Posting) else ()
+        credited = {entry.account for entry in entries if entry.amount_minor > 0}
+        accounts = {entry.account for entry in entries} if isinstance(event, Posting) else {event.account}
         for account in ("", *accounts):
-            late = _Repaired(offset_of(source), record.offset, not posting)
+            late = _Repaired(offset_of(source), record.offset, not isinstance(event, Posting), account in credited)
             self._repaired[record.partition, account].append(late)
         return True
 
@@ -138,6 +141,8 @@ class Cover:
             original = identity(debtor, posting.reverses or "")
             if original in self._originals:
                 self._originals[original] = self._originals[original][0], True
+            else:
+                self._reversed_before.add(original)
             self._check_receiver(posting, debtor, record, source, where)
             return
         if not flags & TRANSFER:
@@ -157,7 +162,7 @@ class Cover:
     def _book(self, source: int, payment: int) -> None:
         partition = partition_of(source)
         if payment in self._transfers.reversed:
-            self._originals[payment] = self._booked[partition], False
+            self._originals[payment] = self._booked[partition], payment in self._reversed_before
         self._booked[partition] += 1
 
     def credit(self, posting: Posting, record: Record, source: int, where: str) -> None:
@@ -173,6 +178,7 @@ class Cover:
             self._add(Kind.WRONG_RECEIVER, record, account, source, where, f"{right} takes the money")
 
     def decline(self, event: Decline, record: Record, source: int, where: str) -> None:
+        """Judge a decline; a repair writes one that an effect request shows, whatever the cover is."""
         flags = self._transfers.flags[source]
         authorised = not flags & (TRANSFER | REVERSAL) or self._may_debit(event.debtor, source)
         if authorised and flags & TO_DECLINE:
@@ -195,7 +201,8 @@ class Cover:
             detail = f"declined for {event.reason}; the reason to decline it: {right}"
             # Which originals the ledger remembers follows from all bookings of its partition
             account = "" if authorised and flags & REVERSAL else event.debtor
-            self._add(Kind.WRONG_DECLINE, record, account, source, where, detail)
+            add = self._add if header(record.headers, REPAIR) is None else self._leave_open
+            add(Kind.WRONG_DECLINE, record, account, source, where, detail)
 
     def _reason(self, debtor: str, source: int) -> str | None:
         if self._books.is_closed(debtor):
@@ -219,5 +226,8 @@ class Cover:
 
 def _explains(late: _Repaired, fault: _Fault) -> bool:
     """Whether the ledger may have known what a repair wrote after the decision."""
-    before = late.source < fault.source and fault.offset < late.offset
-    return before and (late.gives_terms or fault.kind not in _OF_TERMS)
+    if not (late.source < fault.source and fault.offset < late.offset):
+        return False
+    if fault.kind == Kind.WRONG_DEBIT:
+        return late.gives_terms or late.gives_cover
+    return late.gives_terms or fault.kind not in _OF_TERMS

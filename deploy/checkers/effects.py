@@ -220,5 +220,10 @@ class Effects:
             beginnings: the first offset of each partition of effects.requests that is still there. Requests end after
                 some days, results do not: where it is above 0, what has no request cannot be judged.
         """
+        for partition, beginning in beginnings.items():
+            committed = committed_outbox.get(partition, 0)
+            if committed < beginning:
+                detail = f"processed up to {committed}, and the log begins at {beginning}: requests expired unprocessed"
+                self._findings.add(Kind.EFFECT_MISSING, f"{EFFECTS_REQUESTS}:{partition}", detail)
         outcomes = Outcomes(self._findings, self._sinks, self._waiting, beginnings, committed_outbox)
         self.counts = outcomes.judge(self._rows)

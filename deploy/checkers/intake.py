@@ -16,6 +16,7 @@ from deploy.checkers.offsets import (
     NONE,
     Cells,
     Progress,
+    came_before,
     check_changelog,
     check_consumed,
     home,
@@ -53,10 +54,14 @@ SEEN = 1
 VALID = 2
 OUTCOME = 4
 ACCEPTED = 8
+REMEMBERED = 16
+REPAIRED = 32
 
 TRANSFERRED = 1
 
 RAW_PREFIX = f"{PAYMENTS_RAW}:".encode()
+_IDENTITY_PREFIX = b"identity/"
+_OFFSET_BYTES = 8
 
 _decode_repeat = decoder(Repeat)
 
@@ -86,7 +91,7 @@ class Intake:
         self._submitted = Cells("I")  # by raw place, the number of who its header names
         self._refusals = Refusals(findings, partitions)
         self.gaps = Gaps()  # in payments.raw
-        self.flags = Cells("B")  # by raw place, SEEN, VALID, OUTCOME, ACCEPTED
+        self.flags = Cells("B")  # by raw place, SEEN and what follows it above
         self.accepted_origin = Cells("q", NONE)  # by place in payments.accepted, the raw place
         self.accepted_print = Cells("Q")  # by the same place, of what its transfer must say
         self.accepted_flags = Cells("B")  # by the same place, TRANSFERRED
@@ -125,7 +130,7 @@ class Intake:
             if origin == NONE:
                 continue
             self._identities[origin] = identity(instruction.debtor, instruction.payment_id)
-            self.flags[origin] |= ACCEPTED
+            self.flags[origin] |= ACCEPTED if header(record.headers, REPAIR) is None else ACCEPTED | REPAIRED
             self._check_valid(origin, where)
             if self._differs(instruction, origin):
                 self._findings.add(
@@ -169,10 +174,7 @@ class Intake:
                 self._findings.add(Kind.WRONG_FIRST, where, fault)
 
     def _fault_of_repeat(self, repeat: Repeat, origin: int, *, repaired: bool) -> str | None:
-        """Describe why this is not a repeat, or None. A payment wrongly dropped as one would be lost money.
-
-        A repair finds a payment accepted that was sent again after its first record was lost: its first one is later.
-        """
+        """Describe why this is not a repeat, or None. A payment wrongly dropped as one would be lost money."""
         first = parse_place(repeat.first.encode(), RAW_PREFIX)
         if first == NONE or not self.flags[first] & ACCEPTED:
             return f"its first one, {repeat.first}, was not accepted"
@@ -180,7 +182,7 @@ class Intake:
             return f"its first one, {repeat.first}, is another payment"
         if origin == NONE:
             return None
-        if partition_of(first) != partition_of(origin) or first == origin or (first > origin and not repaired):
+        if not came_before(first, origin, repaired=repaired):
             return f"its first one, {repeat.first}, did not come before {named(PAYMENTS_RAW, origin)}"
         both = self.flags[first] & self.flags[origin] & VALID
         if both and self._prints[first] != self._prints[origin]:
@@ -201,6 +203,15 @@ class Intake:
             # Sent again, it counts for this client
             self._check_submitted(decode_submitted_by(header(record.headers, SUBMITTED_BY)), origin, where)
             self._refusals.check(record, judged, origin, said, where)
+
+    def feed_identities(self, partition: int, records: list[Record]) -> None:
+        """Take ingest's changelog. The value of an identity ends with the offset of its raw record."""
+        self.ingest_changelog.feed(partition, records)
+        for record in records:
+            if record.value is not None and (record.key or b"").startswith(_IDENTITY_PREFIX):
+                at = place(partition, int.from_bytes(record.value[-_OFFSET_BYTES:], "big"))
+                if self.flags[at] & SEEN:
+                    self.flags[at] |= REMEMBERED
 
     def _origin(self, record: Record, where: str) -> int:
         """Return the raw place of an outcome, which is its origin and its source; NONE if there is no such record."""
@@ -262,3 +273,25 @@ class Intake:
                     where = named(PAYMENTS_ACCEPTED, accepted[later])
                     first = named(PAYMENTS_ACCEPTED, accepted[earlier])
                     self._findings.add(Kind.ACCEPTED_TWICE, where, f"the same identity as {first}")
+            self._check_remembered([self.accepted_origin[at] for at in accepted])
+
+    def _check_remembered(self, origins: list[int]) -> None:
+        """Check that ingest's changelog has the identities of the payments that were accepted last on a partition.
+
+        Older ones than the first that it has may have left ingest's window, whatever its capacity is. So may a repaired
+        one: its identity can be as old as its raw record.
+        """
+        flags = [0 if origin == NONE else self.flags[origin] for origin in origins]
+        remembered = [number for number, of in enumerate(flags) if of & REMEMBERED]
+        begin = max(remembered[0] if remembered else len(origins), len(origins) - self._identity_window)
+        lost = [
+            at
+            for at, of in zip(origins[begin:], flags[begin:], strict=True)
+            if of & (ACCEPTED | REMEMBERED | REPAIRED) == ACCEPTED and self.ingest_changelog.passes(at)
+        ]
+        # Where a payment was sent again and accepted, that is the violation: its later identity is remembered
+        again = {self.identity_of(origins[number]) for number in remembered} if lost else set()
+        for at in lost:
+            if self.identity_of(at) not in again:
+                detail = f"accepted, and {PAYMENTS_IDENTITIES} does not have its identity: it would be accepted again"
+                self._findings.add(Kind.TORN_CHANGELOG, named(PAYMENTS_RAW, at), detail)

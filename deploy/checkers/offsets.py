@@ -117,6 +117,28 @@ class Cells:
                     yield place(partition, offset), value
 
 
+class Expiry:
+    """How far effect requests have expired: they are written in the order of their sources, but for repaired ones."""
+
+    def __init__(self) -> None:
+        self._first_sources: dict[int, int] = {}  # by partition, of its first request
+
+    def note(self, source: int, *, repaired: bool) -> None:
+        """Note the source of a request, its place in ledger.transfers. Requests of a partition come in their order."""
+        if not repaired:
+            self._first_sources.setdefault(partition_of(source), offset_of(source))
+
+    def may_include(self, source: int, beginnings: Mapping[int, int]) -> bool:
+        """Whether requests of this source may have expired.
+
+        Args:
+            source: its place in ledger.transfers.
+            beginnings: the first offset of each partition of effects.requests that is still there.
+        """
+        partition, offset = partition_of(source), offset_of(source)
+        return bool(beginnings.get(partition, 0)) and offset <= self._first_sources.get(partition, offset)
+
+
 class Progress:
     """The next offset in a changelog, by partition."""
 
@@ -165,6 +187,16 @@ def check_changelog(findings: Findings, topic: str, at: int, changelog: Progress
     behind = f"and {changelog.topic} goes to {changelog.next_offset(partition_of(at))} only"
     ahead = f"is not committed, yet {changelog.topic} goes beyond it"
     findings.add(Kind.TORN_CHANGELOG, named(topic, at), f"its offset {ahead if passes else f'is committed, {behind}'}")
+
+
+def came_before(first: int, later: int, *, repaired: bool) -> bool:
+    """Whether a record of payments.raw can be the first one of another record's identity, by their places.
+
+    A repair finds a payment accepted that was sent again after its first record was lost: its first one is later.
+    """
+    if partition_of(first) != partition_of(later):
+        return False
+    return first < later or (repaired and first != later)
 
 
 def is_below(at: int, committed: Mapping[int, int]) -> bool:

@@ -47,7 +47,7 @@ from deploy.checkers.transfers import (
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
 from shared.events.catalogue import LEDGER_POSTINGS, LEDGER_TRANSFERS, PAYMENTS_RAW
-from shared.events.headers import ORIGIN, header
+from shared.events.headers import ORIGIN, REPAIR, header
 from shared.events.postings import CREDIT, DEBIT, OF_ORIGIN, Decline, LedgerEvent, Posting, decode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened
 
@@ -82,6 +82,8 @@ class Postings:
         self._firsts = Cells("B")
         self._credits = Cells("B")
         self._debited = Cells("B")
+        self._early: list[tuple[Posting, Net, int, str]] = []  # reversals without a posting that they could reverse
+        self._repaired: dict[int, int] = {}  # by identity, the source of a payment's debit that a repair wrote
         self.reports = Cells("Q")
         self.records = 0
         self.debits = 0
@@ -182,7 +184,7 @@ class Postings:
             if source != NONE:
                 self._transfers.check_submitted(posting.submitted_by, source, where)
                 self._cover.debit(posting, record, source, where)
-                self._check_debit(posting, net, source, where)
+                self._check_debit(posting, net, source, where, repaired=header(record.headers, REPAIR) is not None)
                 self._check_torn(posting, net, source, where)
         elif posting.leg == CREDIT:
             self.credits += 1
@@ -209,14 +211,17 @@ class Postings:
         if right != partition:
             self._findings.add(Kind.FOREIGN_ACCOUNT, where, f"{account} lives on partition {right}")
 
-    def _check_debit(self, posting: Posting, net: Net, source: int, where: str) -> None:
+    def _check_debit(self, posting: Posting, net: Net, source: int, where: str, *, repaired: bool) -> None:
         flags = self._transfers.flags[source]
         self._transfers.flags[source] = flags | DEBITED
         ordered = named(LEDGER_TRANSFERS, source)
         if flags & REVERSAL:
             if self._transfers.prints[source] != of_reversing(posting):
                 self._findings.add(Kind.ALTERED_POSTING, where, f"reverses something else than {ordered} orders")
-            self._check_reversal(posting, net, partition_of(source), where)
+            if self._transfers.reversed.get(identity(posting.debtor, posting.reverses or "")) is None:
+                self._early.append((posting, net, source, where))
+            else:
+                self._check_reversal(posting, net, source, where)
             return
         if not flags & TRANSFER or flags & TO_DECLINE or posting.reversal or posting.reverses is not None:
             self._findings.add(Kind.ALTERED_POSTING, where, f"a debit that {ordered} does not order")
@@ -225,16 +230,27 @@ class Postings:
         known = identity(posting.debtor, posting.payment_id)
         if known in self._transfers.reversed:
             self._transfers.reversed[known] = net, posting.creditor
+            if repaired:
+                self._repaired[known] = source
 
-    def _check_reversal(self, posting: Posting, net: Net, partition: int, where: str) -> None:
+    def _check_reversal(self, posting: Posting, net: Net, source: int, where: str) -> None:
         original = identity(posting.debtor, posting.reverses or "")
         kept = self._transfers.reversed.get(original)
         if not posting.reversal or kept is None:
             self._findings.add(Kind.WRONG_REVERSAL, where, "no posting that it could reverse, or not again")
-        elif net not in opposites(kept[0], posting.debtor, partition) or posting.creditor != kept[1]:
+        elif net not in opposites(kept[0], posting.debtor, partition_of(source)) or posting.creditor != kept[1]:
             self._findings.add(Kind.WRONG_REVERSAL, where, "not the opposite of what it reverses")
         else:
             self._transfers.reversed[original] = None
+
+    def _check_early(self) -> None:
+        """Judge the reversals that came before what they could reverse: only a repair writes it behind them."""
+        for posting, net, source, where in self._early:
+            booked = self._repaired.get(identity(posting.debtor, posting.reverses or ""))
+            if booked is not None and booked < source:
+                self._check_reversal(posting, net, source, where)
+            else:
+                self._findings.add(Kind.WRONG_REVERSAL, where, "no posting that it could reverse, or not again")
 
     def _check_torn(self, posting: Posting, net: Net, source: int, where: str) -> None:
         """Check that the rest of the debit's transaction is there: the credit leg, and the changelog's writes."""
@@ -269,6 +285,7 @@ class Postings:
 
     def finish(self, committed_ledger: Mapping[int, int]) -> None:
         """Run the final checks, given the ledger's committed offsets on ledger.transfers by partition."""
+        self._check_early()
         for at, flags in self._intake.flags.filled():
             if not flags & ACCEPTED:
                 continue

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from deploy.checkers.fingerprints import identity
-from deploy.checkers.offsets import Cells, home, offset_of, partition_of
+from deploy.checkers.offsets import Cells, came_before, home, partition_of
 from deploy.checkers.validity import Judged
 from deploy.checkers.verdict import Findings, Kind
 from shared.eos.records import Record
@@ -63,8 +63,7 @@ class Refusals:
     def finish(self, accepted: Iterable[tuple[int, int]], prints: Cells) -> None:
         """Check that each conflict had an earlier payment of its identity that says something else.
 
-        How long ago is not checked: the window of identities that ingest remembers only bounds it from below. A repair
-        finds payments accepted that are later than the record whose dead letter it writes.
+        How long ago is not checked: the window of identities that ingest remembers only bounds it from below.
 
         Args:
             accepted: raw place and identity of each accepted payment.
@@ -78,16 +77,10 @@ class Refusals:
                 firsts[name].append(at)
         for name, refused in self._conflicts.items():
             for one in refused:
-                if not any(_was_known(at, one) and prints[at] != one.said for at in firsts[name]):
+                known = [at for at in firsts[name] if came_before(at, one.origin, repaired=one.repaired)]
+                if not any(prints[at] != one.said for at in known):
                     detail = "no payment of its identity with other content was accepted before"
                     self._findings.add(Kind.WRONG_REFUSAL, one.where, detail)
-
-
-def _was_known(at: int, refused: _Conflict) -> bool:
-    """Whether a payment accepted from that raw place may have been accepted before the refusal."""
-    if partition_of(at) != partition_of(refused.origin):
-        return False
-    return offset_of(at) < offset_of(refused.origin) or (refused.repaired and at != refused.origin)
 
 
 class Gaps:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from deploy.checkers.fingerprints import DECLINE, fingerprint
-from deploy.checkers.offsets import Cells, named, offset_of, partition_of
+from deploy.checkers.offsets import Cells, Expiry, named
 from deploy.checkers.reference import Choice, Versions
 from deploy.checkers.verdict import Findings, Kind
 from shared.events.catalogue import LEDGER_TRANSFERS
@@ -37,7 +37,7 @@ class Subscribed:
         self._left = Cells("Q")
         self._others: dict[int, frozenset[int]] = {}  # what may be left where several versions may have been in force
         self._unjudged: set[int] = set()
-        self._first_sources: dict[int, int] = {}
+        self._expiry = Expiry()
         self._sums: dict[tuple[int, int, str], int] = {}  # by id: the versions are kept
         self.open = 0
 
@@ -88,26 +88,18 @@ class Subscribed:
         return found
 
     def request(self, request: EffectRequest, source: int, *, repaired: bool) -> None:
-        """Take a request. The first of a partition shows how far requests have expired, unless it was repaired."""
+        """Take a request, in the order of its partition."""
         asked = fingerprint(request.kind, request.destination, request.ordered)
         self._left[source] = (self._left[source] - asked) & _MASK
-        if not repaired:
-            self._first_sources.setdefault(partition_of(source), offset_of(source))
+        self._expiry.note(source, repaired=repaired)
 
     def finish(self, beginnings: Mapping[int, int]) -> None:
         """Run the final checks, given the first offset of each partition of effects.requests that is still there."""
         for at, left in self._left.filled():
-            if left in self._others.get(at, ()) or at in self._unjudged or self._expired(at, beginnings):
+            if left in self._others.get(at, ()) or at in self._unjudged or self._expiry.may_include(at, beginnings):
                 continue
             detail = "its requests are not those that the subscriptions in force ask for"
             self._findings.add(Kind.EFFECT_NOT_AS_SUBSCRIBED, named(LEDGER_TRANSFERS, at), detail)
-
-    def _expired(self, at: int, beginnings: Mapping[int, int]) -> bool:
-        """Whether requests of this source may have ended. They are written in the order of their sources."""
-        partition = partition_of(at)
-        if not beginnings.get(partition, 0):
-            return False
-        return offset_of(at) <= self._first_sources.get(partition, offset_of(at))
 
 
 def _situation(event: Posting | Decline, account: str) -> str:

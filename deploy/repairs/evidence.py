@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from deploy.checkers.offsets import NONE, offset_of, parse_place
+from deploy.checkers.offsets import NONE, Expiry, parse_place, place
 from deploy.repairs.plan import Gap
-from services.ledger.repair import PostedBooks
+from services.ledger.posted import PostedBooks
 from shared.eos.records import Record
 from shared.events import catalogue
 from shared.events.codec import InternalInputError
@@ -56,10 +56,23 @@ V = TypeVar("V")
 class Evidence:
     """Input records that lack outputs, and the outputs of these that exist, by the input's coordinates.
 
-    `books` is the fold of ledger.postings by partition; only for the ledger.
+    Args:
+        partitions: of each topic.
+        reversal_window: how many booked payments the ledger remembers for each partition.
+
+    Attributes:
+        books: the fold of ledger.postings by partition; only for the ledger.
+        left: why inputs were left as they are; set by the repair.
     """
 
-    def __init__(self, bootstrap_servers: Bootstrap, service: str, gaps: Iterable[Gap], partitions: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        service: str,
+        gaps: Iterable[Gap],
+        partitions: int,
+        reversal_window: int,
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._wanted = {at.encode(): at for gap in gaps for at in gap.inputs()}
         self._input = next((at.topic for at in self._wanted.values()), "")
@@ -69,11 +82,12 @@ class Evidence:
         self._passed: dict[tuple[str, int], int] = {}
         self.inputs: dict[Coordinates, Record] = {}
         self.outputs: defaultdict[Coordinates, list[Record]] = defaultdict(list)
-        self.books = {partition: PostedBooks(partition) for partition in range(partitions)}
+        self.left: dict[Coordinates, str] = {}
+        self.books = {partition: PostedBooks(partition, reversal_window) for partition in range(partitions)}
         self._origins: set[bytes] = set()  # of the ledger's inputs
         self._decided: set[bytes | None] = set()  # the effect_id of each result with such an origin
-        self._first_sources: dict[int, int] = {}  # by partition of effects.requests, of its first request
-        self._beginnings: Mapping[tuple[str, int], int] = {}
+        self._expiry = Expiry()
+        self._beginnings: Mapping[int, int] = {}  # of effects.requests, by partition
         self._faults: dict[int, str] = {}  # by partition
 
     async def read(self) -> None:
@@ -82,7 +96,8 @@ class Evidence:
             self._passed |= await read_topics(self._bootstrap_servers, [topic], self._take, start=self._passed)
         if catalogue.EFFECTS_REQUESTS in self._topics:
             # After the reading: what ended before it must show
-            self._beginnings = await beginning_offsets(self._bootstrap_servers, [catalogue.EFFECTS_REQUESTS])
+            beginnings = await beginning_offsets(self._bootstrap_servers, [catalogue.EFFECTS_REQUESTS])
+            self._beginnings = {partition: offset for (_, partition), offset in beginnings.items()}
 
     async def settle(self) -> None:
         """Read on until everything that is in the logs now was read. Call it as the only owner of the scope.
@@ -108,13 +123,11 @@ class Evidence:
     def may_have_expired(self, source: Coordinates, topic: str, effect_id: str) -> bool:
         """Whether a missing output is a request that may have been made, and ended with its topic's retention.
 
-        Requests are written in the order of their sources. One whose source has no other output and whose effect has
-        no result was not made.
+        One whose source has no other output and whose effect has no result was not made.
         """
-        partition = source.partition
-        if topic != catalogue.EFFECTS_REQUESTS or not self._beginnings.get((topic, partition), 0):
+        if topic != catalogue.EFFECTS_REQUESTS:
             return False
-        if source.offset > self._first_sources.get(partition, source.offset):
+        if not self._expiry.may_include(place(source.partition, source.offset), self._beginnings):
             return False
         return source in self.outputs or effect_id.encode() in self._decided
 
@@ -139,6 +152,8 @@ class Evidence:
             if source is not None:
                 self._decoded(self._decoders.get(topic, bytes), record, source.partition)
                 self.outputs[source].append(record)
+        # Here, and not when the topic was read: a broker may fail in between, and the next call reads on
+        self._passed[topic, partition] = records[-1].offset + 1
 
     def _take_input(self, record: Record, books: PostedBooks) -> None:
         at = Coordinates(record.topic, record.partition, record.offset)
@@ -151,12 +166,9 @@ class Evidence:
             self._origins.add(header(record.headers, ORIGIN) or at.encode())  # a command is its own origin
 
     def _take_request(self, record: Record) -> None:
-        """Note the first request that no repair wrote: it shows how far requests have expired."""
-        if record.partition in self._first_sources or header(record.headers, REPAIR) is not None:
-            return
         source = parse_place(header(record.headers, SOURCE), _TRANSFERS_PREFIX)
         if source != NONE:  # an operator's decision has another source
-            self._first_sources[record.partition] = offset_of(source)
+            self._expiry.note(source, repaired=header(record.headers, REPAIR) is not None)
 
     def _decoded(self, decode: Callable[[bytes], V], record: Record, scope: int) -> V | None:
         """Decode a record that the repair of a partition needs; None where it cannot be, which ends that repair."""

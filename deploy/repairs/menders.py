@@ -11,15 +11,17 @@ from deploy.repairs.evidence import Evidence
 from deploy.repairs.plan import Gap
 from deploy.repairs.reference import Reference
 from services.ingest.service import IngestHandler
-from services.ledger.repair import LedgerRepair
+from services.ledger.repair import LedgerRepair, SupersededError
 from services.outbox.domain import Done
 from services.outbox.flights import outputs_of
 from services.outbox.intake import job_of
 from services.outbox.waiting import WaitingStore
 from services.transform.service import TransformHandler
 from shared.eos.crash import NO_CRASHES
+from shared.eos.errors import UnsafeSettingsError
 from shared.eos.records import Output, Record
 from shared.eos.store import Store, Stores, Table
+from shared.eos.window import Window
 from shared.events import catalogue
 from shared.events.catalogue import EFFECTS_WAITING, LEDGER_BALANCES, PAYMENTS_IDENTITIES, TRANSFORM_PROGRESS
 from shared.events.effects import (
@@ -39,7 +41,8 @@ from shared.events.postings import decode_ledger_event
 from shared.events.transfers import CreditLeg, decode_transfer
 from shared.kafka.admin.groups import Described, Groups
 from shared.kafka.client.access import access
-from shared.kafka.client.brokers import Brokers
+from shared.kafka.client.brokers import Brokers, BrokerSilentError
+from shared.kafka.client.errors import unavailable
 from shared.kafka.runtime.scope import TransactionScope
 from shared.kafka.runtime.task import Task
 from shared.kafka.runtime.transaction_requests import GroupMember
@@ -63,12 +66,13 @@ class Mender(Protocol):
     def store(self) -> Store: ...
 
     def begin(self) -> None:
-        """Correct the restored state."""
+        """Correct the restored state. Raises EosError or InternalInputError if it cannot be used."""
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
         """Return the outputs of an input record; those that exist may be among them.
 
-        Raises InternalInputError if what exists does not follow from the record.
+        Raises InternalInputError if what exists does not follow from the record, SupersededError if what is missing
+        would undo something later.
         """
 
     def follow(self) -> list[Output]:
@@ -86,7 +90,8 @@ class _Plain:
         return self._handler.store
 
     def begin(self) -> None:
-        pass
+        if isinstance(self._handler, IngestHandler):
+            _raise_if_too_small(self._handler.store, "ONCE_INGEST_WINDOW")
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
         outputs = self._handler.process(record)  # the state may lack the record as well
@@ -105,6 +110,7 @@ class _Ledger:
         return self._handler.store
 
     def begin(self) -> None:
+        _raise_if_too_small(self._handler.payments, "ONCE_LEDGER_REVERSAL_WINDOW")
         self._handler.correct()
 
     def mend(self, record: Record, existing: list[Record]) -> list[Output]:
@@ -121,6 +127,16 @@ class _Ledger:
 
     def follow(self) -> list[Output]:
         return self._handler.follow()
+
+
+def _raise_if_too_small(window: Window, setting: str) -> None:
+    """Raise UnsafeSettingsError if the service remembers more than the setting allows: the repair would forget it."""
+    if window.excess:
+        raise UnsafeSettingsError(
+            f"the service's changelog has {window.excess} entries more than {setting}={window.capacity}: set it to the "
+            f"value that the service has. If that was lowered, repair when the service has deleted them: "
+            f"{window.TOMBSTONES_MAX:,} with each transaction that adds one"
+        )
 
 
 class _Outbox:
@@ -203,7 +219,8 @@ class Mended(NamedTuple):
 def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) -> list[Mended]:
     """Make the missing outputs of some input records, in their order; records without any are left out.
 
-    Requests that may have expired are left out too. Then come records that follow from the state, and are missing.
+    Requests that may have expired are left out too, and inputs that must be left as they are, which the evidence notes.
+    Then come records that follow from the state, and are missing.
 
     Raises InternalInputError if an input record's outputs do not follow from it.
     """
@@ -214,9 +231,14 @@ def mended(mender: Mender, evidence: Evidence, inputs: Iterable[Coordinates]) ->
             continue
         existing = evidence.outputs.get(at, [])
         known = {_name(one) for one in existing}
+        try:
+            outputs = mender.mend(record, existing)
+        except SupersededError as error:
+            evidence.left[at] = str(error)
+            continue
         missing = [
             output
-            for output in mender.mend(record, existing)
+            for output in outputs
             if (name := _name(output)) not in known and not evidence.may_have_expired(at, *name)
         ]
         if missing:
@@ -277,9 +299,12 @@ class RepairScope(AbstractAsyncContextManager["RepairScope"]):
         return self
 
     async def _owner(self) -> Described | None:
-        async with Brokers(access(self._settings), client_id="once-repair") as brokers:
-            view = await brokers.view([])
-            members = await Groups(brokers).members(self._gap.service, view.brokers)
+        try:
+            async with Brokers(access(self._settings), client_id="once-repair") as brokers:
+                view = await brokers.view([])
+                members = await Groups(brokers).members(self._gap.service, view.brokers)
+        except BrokerSilentError as error:
+            raise unavailable(access(self._settings), f"the partition's owner cannot be found: {error}") from error
         return next((one for one in members if self._task.target in one.targets), None)
 
     @property

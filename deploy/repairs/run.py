@@ -163,7 +163,7 @@ class Repair:
         for service, grouped in itertools.groupby(planned.gaps, key=lambda gap: gap.service):
             gaps = list(grouped)
             self._note(f"reading the topics of {service}")
-            evidence = Evidence(brokers, service, gaps, self._sizes.partitions)
+            evidence = Evidence(brokers, service, gaps, self._sizes.partitions, self._sizes.reversal_window)
             await evidence.read()
             for gap in gaps:
                 try:
@@ -171,6 +171,7 @@ class Repair:
                     await (self._preview if self._dry_run else self._repair)(gap, reference, evidence)
                 except (EosError, InternalInputError, KafkaUnavailableError) as error:
                     self._failed.append(f"{gap}: {error}")
+            self._failed += evidence.left.values()
 
     def _mender(self, gap: Gap, reference: Reference, evidence: Evidence) -> Mender:
         return mender_of(gap.service, gap.partition, self._sizes, reference, evidence, _now_ms())

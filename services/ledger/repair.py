@@ -9,16 +9,17 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from services.ledger import domain, terms
-from services.ledger.domain import Booking, House, Original
+from services.ledger.domain import Booking, Original
+from services.ledger.posted import PaymentName, PostedBooks
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
+from shared.eos.window import Window
 from shared.events.catalogue import LEDGER_ACCOUNTS, LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
-from shared.events.clients import OWNER_UNNAMED
+from shared.events.clients import OPERATOR, OWNER_UNNAMED
 from shared.events.codec import InternalInputError
 from shared.events.effects import EVERY_ACCOUNT, EffectRequest, Subscriptions, effect_id
 from shared.events.headers import ORIGIN, SOURCE, Coordinates, Headers, lineage
 from shared.events.postings import (
-    DEBIT,
     OF_INSTALLATION,
     OF_ORIGIN,
     Account,
@@ -37,71 +38,9 @@ from shared.events.transfers import (
     decode_transfer,
 )
 
-PaymentName = tuple[str, str]  # debtor, payment_id
 
-
-class PostedBooks:
-    """The fold of one partition's postings.
-
-    Attributes:
-        accounts: by name, house accounts included.
-        wanted: payments whose postings are kept in `originals`; add them before the postings are taken.
-        reversed: the payments of `wanted` that a posted reversal reverses.
-        changed_by: headers of each account's last account event.
-        followed: the last records of ledger.accounts, by account.
-    """
-
-    def __init__(self, partition: int) -> None:
-        self._in_transit = House.of(partition).in_transit
-        self.accounts: dict[str, Account] = {}
-        self.wanted: set[PaymentName] = set()
-        self.originals: dict[PaymentName, Posting] = {}
-        self.reversed: set[PaymentName] = set()
-        self.changed_by: dict[str, Headers] = {}
-        self.followed: dict[str, AccountTerms] = {}
-
-    def want(self, event: object) -> None:
-        """Keep the payment that a missing transfer or reversal refers to."""
-        if isinstance(event, Transfer):
-            self.wanted.add((event.debtor, event.payment_id))
-        elif isinstance(event, TransferReversal):
-            self.wanted.add((event.debtor, event.reverses))
-
-    def take(self, event: LedgerEvent, headers: Headers = ()) -> None:
-        """Fold one event, in the partition's order; its headers are needed of account events."""
-        if isinstance(event, Decline):
-            return
-        if not isinstance(event, Posting):
-            terms.apply_terms(self._account(event.account), event)
-            self.changed_by[event.account] = headers
-            return
-        for entry in event.entries:
-            domain.apply(self._account(entry.account), entry)
-        if event.leg != DEBIT:
-            return
-        if event.reverses is None and (event.debtor, event.payment_id) in self.wanted:
-            self.originals[event.debtor, event.payment_id] = event
-            self.reversed.discard((event.debtor, event.payment_id))  # that was of an older payment
-        elif event.reverses is not None and (event.debtor, event.reverses) in self.wanted:
-            self.reversed.add((event.debtor, event.reverses))
-
-    def _account(self, name: str) -> Account:
-        return self.accounts.setdefault(name, Account(overdraft_minor=None) if terms.is_house(name) else Account())
-
-    def credit_leg(self, posting: Posting) -> CreditLeg:
-        """Return the credit leg that a debit posting sent; raise InternalInputError if it put nothing in transit."""
-        for entry in posting.entries:
-            if entry.account == self._in_transit:
-                return CreditLeg(
-                    posting.payment_id,
-                    posting.debtor,
-                    posting.creditor,
-                    entry.amount_minor,
-                    entry.currency,
-                    posting.value_date,
-                    posting.reversal,
-                )
-        raise InternalInputError(f"the posting of {posting.payment_id} has no entry on {self._in_transit}")
+class SupersededError(InternalInputError):
+    """A command's account event is missing, and a later command has changed the account: it cannot be written now."""
 
 
 class LedgerRepair(LedgerHandler):
@@ -142,9 +81,18 @@ class LedgerRepair(LedgerHandler):
         self._changed_by: dict[str, Headers] = {}
         self._terms_written: dict[str, AccountTerms] = {}
 
+    @property
+    def payments(self) -> Window:
+        """The remembered payments."""
+        return self._payments
+
     def correct(self) -> None:
-        """Set each account to the fold of its postings. Call it once, with state and postings complete."""
+        """Set accounts and remembered payments to the fold of the postings.
+
+        Call it once, with state and postings complete. Raises InternalInputError if a posting put nothing in transit.
+        """
         self._reversed = set(self._books.reversed)
+        self._correct_payments()
         for name, state in list(self.accounts.items()):
             blank = Account(overdraft_minor=state.overdraft_minor) if terms.is_house(name) else Account()
             if name not in self._books.accounts and _differs(name, state, blank):
@@ -152,6 +100,21 @@ class LedgerRepair(LedgerHandler):
         for name, posted in self._books.accounts.items():
             if _differs(name, self.accounts.get(name), posted):
                 self.accounts.put(name, msgspec.structs.replace(posted, balances=posted.balances.copy()))
+
+    def _correct_payments(self) -> None:
+        """Set what the state remembers of payments to their postings, and add what it lacks after the oldest of them.
+
+        Older payments may have left the window. A state without any lost them all.
+        """
+        begun = not len(self._payments)
+        for debtor, payment_id in self._books.last:
+            kept = self._kept(debtor, payment_id)
+            begun = begun or kept is not None
+            posted = self._original(debtor, payment_id)
+            if posted is not None and begun:
+                posted = msgspec.structs.replace(posted, reversed=(debtor, payment_id) in self._reversed)
+                if kept != posted:
+                    self._keep(debtor, payment_id, posted)
 
     def mend(
         self,
@@ -163,7 +126,8 @@ class LedgerRepair(LedgerHandler):
         """Return all outputs of one record of ledger.transfers, those that exist included.
 
         `posted` is the posting, decline or account event that was made from it, `leg` the credit leg, `requested` the
-        effects. Raises InternalInputError if the outputs that exist do not follow from the record.
+        effects. Raises InternalInputError if the outputs that exist do not follow from the record, SupersededError if
+        the missing one would undo a later command.
         """
         event = decode_transfer(record.value or b"")
         source = Coordinates(LEDGER_TRANSFERS, record.partition, record.offset)
@@ -213,10 +177,31 @@ class LedgerRepair(LedgerHandler):
             return self._outputs(event.account, posted, headers)
         if posted is not None:
             return []
+        if record.offset < self._books.decided_by(event.account):
+            return self._superseded(event, headers)
         outputs = [output for output in self.process(record) if output.topic != LEDGER_ACCOUNTS]
         if isinstance(decode_ledger_event(outputs[0].value or b"") if outputs else None, AccountOpened | AccountClosed):
             self._changed_by[event.account] = headers
         return outputs
+
+    def _superseded(self, event: AccountOpened | AccountClosed, headers: Headers) -> list[Output]:
+        """Return the outcome of a command where a later one has changed the account: it must not change the terms."""
+        name, account = event.account, self.accounts.get(event.account)
+        if isinstance(event, AccountOpened):
+            is_command = headers[0][1] == headers[1][1]  # its own origin
+            counted = event if is_command else self._counted(event, headers)
+            by = OPERATOR if is_command else counted.submitted_by
+            decided = terms.decide_opening(account, counted, by, self._notified_by(name))
+            if isinstance(decided, Decline):
+                return self._outputs(name, decided, headers)
+            event = counted
+        if account is None or terms.changes_terms(account, event):
+            later = f"{LEDGER_TRANSFERS}:{self._partition}:{self._books.decided_by(name)}"
+            raise SupersededError(
+                f"{headers[1][1].decode()} lacks its account event, and {later} has changed {name} since: written now, "
+                "it would undo that. Send the command again if it is still wanted"
+            )
+        return [self._event(name, msgspec.structs.replace(event, version=account.version), headers)]
 
     def follow(self) -> list[Output]:
         """Return the records that ledger.accounts lacks: of the accounts whose last one is missing or not theirs.
@@ -269,7 +254,7 @@ class LedgerRepair(LedgerHandler):
         if isinstance(event, Transfer):
             return self.process(record)
         name = event.debtor, event.reverses
-        original = self._original(event)
+        original = self._original(*name)
         if original is not None:
             self._keep(*name, msgspec.structs.replace(original, reversed=name in self._reversed))
         outputs = self.process(record)
@@ -286,7 +271,7 @@ class LedgerRepair(LedgerHandler):
             unlimited = Account(overdraft_minor=None, owner=owner)
             decided = domain.decide_transfer(self._house, unlimited, event, notified_by)
         else:
-            original = self._original(event)
+            original = self._original(event.debtor, event.reverses)
             if original is not None:
                 original = msgspec.structs.replace(original, reversed=False)
             debtor = msgspec.structs.replace(self.accounts.get(event.debtor) or Account(), owner=owner)
@@ -305,11 +290,11 @@ class LedgerRepair(LedgerHandler):
             submitted_by=event.submitted_by,
         )
 
-    def _original(self, reversal: TransferReversal) -> Original | None:
-        """Return the payment to be reversed: as posted, else as the state has it."""
-        posted = self._books.originals.get((reversal.debtor, reversal.reverses))
+    def _original(self, debtor: str, payment_id: str) -> Original | None:
+        """Return a payment as posted, else as the state has it."""
+        posted = self._books.originals.get((debtor, payment_id))
         if posted is None:
-            return self._kept(reversal.debtor, reversal.reverses)
+            return self._kept(debtor, payment_id)
         return domain.original_of(Booking(posted, self._books.credit_leg(posted)))
 
 

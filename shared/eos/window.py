@@ -111,6 +111,15 @@ class Window:
             self._clear(known)
         self._put(sequence, entry)
 
+    @property
+    def excess(self) -> int:
+        """How many of the changelog's entries may be beyond the capacity: a larger one wrote them.
+
+        They remain after a capacity was lowered, until `changes` has deleted them. Entries count that were never
+        written, as their own transaction evicted them.
+        """
+        return max(self._committed_next - self.capacity - self._written_from, 0)
+
     def changes(self) -> Iterator[Change]:
         """Yield entries added or replaced, then evictions."""
         oldest = self._next - self.capacity

@@ -24,7 +24,7 @@ from shared.events.operations import decode_repaired
 from shared.kafka.admin.topics import set_group_offsets
 from shared.kafka.client.cluster import Cluster
 from shared.kafka.client.idempotent import IdempotentWriter
-from shared.kafka.client.reader import read_topics, stable_offsets
+from shared.kafka.client.reader import group_offsets, read_topics, stable_offsets
 from shared.kafka.client.requests import Request
 from tests.harness import ROOT, cluster
 from tests.integration.test_reconcile import Operator
@@ -38,6 +38,8 @@ pytestmark = [full, pytest.mark.timeout(900)]
 
 CHANGELOG, OUTPUT, LEG_FIRST, LEG_SECOND, REQUESTS = 1, 2, 3, 4, 5
 """Parts of the ledger's transaction after its offset."""
+OUTCOMES = 2, 3, 4
+"""Parts of ingest's transaction after its changelog."""
 OPERATOR = "operator@example.org"
 
 
@@ -150,6 +152,14 @@ def test_lost_outcomes_of_raw_records(pipeline: Pipeline) -> None:
     assert len(scopes) == PARTITIONS
 
 
+def test_lost_identities_of_accepted_payments(pipeline: Pipeline) -> None:
+    """Later records have moved the changelog's offset beyond them."""
+    lose(pipeline, "ingest", {0, *OUTCOMES})
+    asyncio.run(pipeline.pay())
+    scopes = check_repaired(pipeline, "ingest", set())
+    assert [scope["state_records"] for scope in scopes] == [PAYMENTS] * PARTITIONS
+
+
 def test_lost_transfers(pipeline: Pipeline) -> None:
     lose(pipeline, "transform", {0, CHANGELOG})
     check_repaired(pipeline, "transform", {catalogue.LEDGER_TRANSFERS})
@@ -173,6 +183,14 @@ def test_lost_requests(pipeline: Pipeline) -> None:
     assert [scope["records"] for scope in scopes] == [lost] * PARTITIONS
 
 
+def test_lost_state_of_bookings(pipeline: Pipeline) -> None:
+    """Balances, and the payments that can be reversed. Later bookings have moved the changelog's offset beyond them."""
+    lose(pipeline, "ledger", {0, OUTPUT, LEG_FIRST, LEG_SECOND, REQUESTS})
+    asyncio.run(pipeline.pay())
+    scopes = check_repaired(pipeline, "ledger", {catalogue.LEDGER_POSTINGS})  # of the legs that are skipped
+    assert all(scope["state_records"] > PAYMENTS for scope in scopes)
+
+
 def test_lost_results(pipeline: Pipeline) -> None:
     lose(pipeline, "outbox", {0, CHANGELOG})
     check_repaired(pipeline, "outbox", {catalogue.EFFECTS_RESULTS})
@@ -186,11 +204,12 @@ def test_the_reconciliation_recognises_repaired_records(pipeline: Pipeline, tmp_
 
 
 async def expire_requests(brokers: str) -> None:
-    """Delete all requests, as retention does after a week."""
+    """Delete the requests that the outbox has processed, as retention does after a week."""
+    committed = await group_offsets(brokers, "outbox", catalogue.EFFECTS_REQUESTS)
     async with Cluster(brokers) as connection:
         for topic, partition in await connection.partitions([catalogue.EFFECTS_REQUESTS]):
             [node_id] = connection.by_leader([(topic, partition)])
-            parts = [{"PartitionIndex": partition, "Offset": -1}]  # to the high watermark
+            parts = [{"PartitionIndex": partition, "Offset": committed[partition]}]
             values = {"Topics": [{"Name": topic, "Partitions": parts}], "TimeoutMs": 10_000}
             answer = await connection.send(node_id, Request("DeleteRecords", 1, values))
             assert answer["Topics"][0]["Partitions"][0]["ErrorCode"] == 0

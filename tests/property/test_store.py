@@ -131,6 +131,8 @@ def test_another_capacity_restores_the_youngest_and_deletes_the_others(
     _, committed, changelog = run(steps, before)
     window, model = Window(b"w/", after), Model(after)
     restore(window, changelog)
+    written = sum(value is not None for value in dict(changelog).values())
+    assert window.excess >= written - after
     for key, payload in committed.entries.items():
         model.put(key, payload)
     assert seen(window) == model.entries
@@ -141,6 +143,7 @@ def test_another_capacity_restores_the_youngest_and_deletes_the_others(
         commit(window, changelog)
         alive = [store_key for store_key, value in dict(changelog).items() if value is not None]
         assert len(alive) == len(window) == len(model.entries)
+        assert window.excess == 0
         assert seen(window) == {key: model.entries[key] for key in KEYS if key in model.entries}
 
 

@@ -242,6 +242,56 @@ def test_a_repaired_debit_that_the_fold_does_not_lead_to_is_left_open() -> None:
     assert (verdict.violations, verdict.decisions_open) == ([], 2)
 
 
+def test_a_repaired_decline_that_the_fold_does_not_lead_to_is_left_open() -> None:
+    """An effect request shows its reason. A credit came since."""
+    world = Clean()
+    poor = world.client("poor", HOME)
+    trail = world.decline("w", poor, BOB)
+    world.pay("c", ALICE, poor, 500_000_000)
+    world.expect(BOB, 7500)
+    assert world.audit().violations == []
+    world.remove(trail.debit)
+    repair(world, trail.debit)
+    verdict = world.audit()
+    assert (verdict.violations, verdict.decisions_open) == ([], 1)
+
+
+@pytest.mark.parametrize("repaired", [True, False])
+def test_only_a_repair_writes_a_payment_behind_its_reversal(*, repaired: bool) -> None:
+    world = Clean()
+    paid = world.pay("paid", ALICE, BOB, 10)
+    reversed_ = world.reverse("v", ALICE, "paid")
+    world.remove(paid.debit)
+    again = world.restore(paid.debit)
+    if repaired:
+        world.add_header(again, REPAIR, "repair-1:0")
+    wrong.decline_reversal(world, "paid", "already_reversed")
+    assert found(world.audit()) == (set() if repaired else {(Kind.WRONG_REVERSAL.value, str(reversed_.debit))})
+
+
+def test_a_second_reversal_is_found_although_a_repair_wrote_the_payment_behind_it() -> None:
+    world = Clean()
+    paid = world.pay("paid", ALICE, BOB, 10)
+    for name in ("v1", "v2"):
+        reversed_ = world.reverse(name, ALICE, "paid")
+    world.expect(BOB, 7500 - 10)
+    world.remove(paid.debit)
+    repair(world, paid.debit)
+    assert found(world.audit()) == {(Kind.WRONG_REVERSAL.value, str(reversed_.debit))}
+
+
+def test_a_repaired_debit_explains_no_debit_beyond_cover() -> None:
+    """It takes from the account: it explains a decline only."""
+    world = Clean()
+    paid = world.pay("c", BOB, ALICE, 500)
+    world.pay("w", BOB, ALICE, 7500 + 1)
+    world.remove(paid.debit)
+    repair(world, paid.debit)
+    world.expect(BOB, -500 - 1)
+    verdict = world.audit()
+    assert verdict.kinds == {Kind.WRONG_DEBIT: 1}
+
+
 def test_a_command_for_an_account_with_a_state_may_change_nothing() -> None:
     world = Clean()
     credited, opened = world.client("credited", HOME), world.client("opened", HOME)
@@ -249,6 +299,21 @@ def test_a_command_for_an_account_with_a_state_may_change_nothing() -> None:
     world.account_event(AccountOpened(opened, 0))
     for account in (credited, opened):
         world.command(AccountOpened(account, 0))
+    assert world.audit().violations == []
+
+
+def test_a_repaired_command_may_repeat_the_terms_of_a_later_one() -> None:
+    world = Clean()
+    lost = world.account_event(AccountOpened(BOB, 5))
+    world.logs[catalogue.LEDGER_ACCOUNTS, lost[1].partition].pop()
+    world.remove(lost[1])
+    world.terms.pop(BOB)
+    later = world.account_event(AccountOpened(BOB, 5))
+    assert found(world.audit()) == {(Kind.SKIPPED.value, str(lost[0]))}
+    written = world.copy(later[1])
+    world.change(written, origin=lost[0], source=lost[0])
+    assert (Kind.NEEDLESS_ACCOUNT_EVENT.value, str(written)) in found(world.audit())
+    world.add_header(written, REPAIR, "repair-1:0")
     assert world.audit().violations == []
 
 

@@ -233,7 +233,18 @@ def test_effects_of_expired_requests_are_not_judged(expired: bool) -> None:
     assert (verdict.effects_requested, verdict.effects_delivered) == (6, 4 if expired else 6)
     # Records that expired in another partition do not matter here
     world.beginnings = {(REQUESTS, ELSEWHERE): 1_000}
+    world.committed["outbox"][ELSEWHERE] = 1_000
     assert world.audit().kinds == found_kinds
+
+
+@pytest.mark.parametrize("committed", [None, 100, 500])
+def test_requests_that_expired_unprocessed_are_found(committed: int | None) -> None:
+    world = Clean()
+    world.beginnings[REQUESTS, ELSEWHERE] = 500
+    if committed is not None:
+        world.committed["outbox"][ELSEWHERE] = committed
+    where = f"{REQUESTS}:{ELSEWHERE}"
+    assert found(world.audit()) == (set() if committed == 500 else {(Kind.EFFECT_MISSING.value, where)})
 
 
 def test_known_request_at_the_wrong_sink_is_judged_though_others_expired() -> None:

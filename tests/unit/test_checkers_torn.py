@@ -6,10 +6,14 @@ import pytest
 
 from deploy.checkers.audit import INPUTS
 from deploy.checkers.verdict import Kind
+from services.ingest.domain import remember
+from services.ingest.service import IDENTITY_PREFIX
 from shared.events import catalogue
+from shared.events.headers import REPAIR
+from tests.planted import ALICE, BOB, Clean
 from tests.planted_torn import TornWorld
 from tests.tears import CHANGELOG, EVERY, LEGS, OFFSET, OTHER_LEGS, PARTS, Rule, Tear, rules
-from tests.world import found
+from tests.world import Trail, found
 
 PARTITION = 2
 
@@ -109,3 +113,48 @@ def test_a_group_that_passed_markers_or_was_reset_and_drained_again_is_not_torn(
             world.committed[group][partition] = last + 2
     assert world.audit().kinds == before
     assert set(before) <= PENDING
+
+
+def remember_all(world: Clean, *trails: Trail) -> None:
+    """Write the identities of accepted payments to ingest's changelog."""
+    for number, trail in enumerate(trails):
+        value = bytes(16) + remember(bytes(16), trail.raw.offset)
+        world.append(catalogue.PAYMENTS_IDENTITIES, trail.raw.partition, value, IDENTITY_PREFIX + b"%d" % number)
+
+
+def paid(world: Clean, number: int) -> list[Trail]:
+    trails = [world.pay(f"paid-{n}", ALICE, BOB, 1) for n in range(number)]
+    world.expect(BOB, world.balances[BOB]["CZK"])
+    return trails
+
+
+def forgotten(*trails: Trail) -> set[tuple[str, str]]:
+    return {(Kind.TORN_CHANGELOG.value, str(trail.raw)) for trail in trails}
+
+
+def test_an_accepted_payment_whose_identity_was_lost_is_found() -> None:
+    """Only the changelog's part was lost, and the next record advanced the next offset."""
+    world = Clean()
+    trails = paid(world, 6)
+    remember_all(world, trails[1], trails[3], trails[5])
+    assert found(world.audit()) == forgotten(trails[2], trails[4])
+    assert found(world.audit(identity_window=2)) == forgotten(trails[4])
+    remember_all(world, trails[2], trails[4])
+    assert world.audit().violations == []
+
+
+def test_the_identity_of_a_repaired_payment_may_have_left_the_window() -> None:
+    """It can be as old as the raw record."""
+    world = Clean()
+    trails = paid(world, 3)
+    remember_all(world, trails[0], trails[2])
+    assert found(world.audit()) == forgotten(trails[1])
+    world.add_header(trails[1].accepted, REPAIR, "repair-1:0")
+    assert world.audit().violations == []
+
+
+def test_a_payment_that_was_accepted_again_is_remembered_once() -> None:
+    world = Clean()
+    trails = [*paid(world, 2), *paid(world, 2)]
+    remember_all(world, trails[0], *trails[2:])
+    assert world.audit().kinds == {Kind.ACCEPTED_TWICE: 2}

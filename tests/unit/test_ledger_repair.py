@@ -5,7 +5,8 @@ import itertools
 import msgspec
 import pytest
 
-from services.ledger.repair import LedgerRepair, PostedBooks
+from services.ledger.posted import PostedBooks
+from services.ledger.repair import LedgerRepair, SupersededError
 from services.ledger.service import LedgerHandler
 from shared.eos.records import Output, Record
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_ACCOUNTS, LEDGER_POSTINGS, LEDGER_TRANSFERS
@@ -99,7 +100,7 @@ def test_missing_parts_are_booked_as_they_were_decided(
     """After a repair, nothing shows that a posting, a credit leg or a state was lost."""
     whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
     outputs = processed(whole, INPUT)
-    books = PostedBooks(P)
+    books = PostedBooks(P, WINDOW)
     for record in INPUT:
         if record.offset in lost:
             books.want(decode_transfer(record.value or b""))
@@ -127,7 +128,7 @@ def test_a_booked_debit_stays_booked_without_cover() -> None:
     whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
     outputs = processed(whole, INPUT[:2])
     mender = LedgerRepair(
-        P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION
+        P, WINDOW, {}, PostedBooks(P, WINDOW), partitions=PARTITIONS, installation=INSTALLATION
     )  # not even the account's opening is known
     mender.correct()
     again = mender.mend(INPUT[1], None, decoded(leg_of(outputs[1])))
@@ -151,7 +152,7 @@ def test_a_posting_is_notified_by_the_subscriptions_that_it_names() -> None:
             P,
             WINDOW,
             {DEBTOR: NOTICES},
-            PostedBooks(P),
+            PostedBooks(P, WINDOW),
             partitions=PARTITIONS,
             installation=INSTALLATION,
             places={DEBTOR: "2:11"},
@@ -172,7 +173,7 @@ def test_a_posting_that_names_no_subscriptions_is_notified_by_the_present_ones()
     posted = decode_ledger_event(posting_of(made).value or b"")
     assert isinstance(posted, Posting)
     mender = LedgerRepair(
-        P, WINDOW, {DEBTOR: RECEIPTS}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION
+        P, WINDOW, {DEBTOR: RECEIPTS}, PostedBooks(P, WINDOW), partitions=PARTITIONS, installation=INSTALLATION
     )
     mender.correct()
     again = mender.mend(INPUT[1], msgspec.structs.replace(posted, notified_by=None), None)
@@ -192,7 +193,7 @@ def test_a_lost_posting_has_the_form_of_the_effects_that_exist(form: str) -> Non
         P,
         WINDOW,
         subscriptions,
-        PostedBooks(P),
+        PostedBooks(P, WINDOW),
         partitions=PARTITIONS,
         installation=INSTALLATION,
         places=places,
@@ -209,7 +210,7 @@ def test_a_lost_posting_has_the_form_of_the_effects_that_exist(form: str) -> Non
 
 
 def test_a_leg_that_does_not_follow_from_its_transfer_is_refused() -> None:
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION)
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P, WINDOW), partitions=PARTITIONS, installation=INSTALLATION)
     mender.correct()
     leg = CreditLeg("p-1", DEBTOR, CREDITOR, 999, "EUR", "1993-01-01")
     with pytest.raises(InternalInputError, match="does not follow"):
@@ -230,7 +231,7 @@ COMMANDS: list[TransferRecord] = [
 
 def books_after(made: dict[int, list[Output]], *, lost: int | None = None, followed: int = 0) -> PostedBooks:
     """The events of all commands but a lost one, and the first records of ledger.accounts."""
-    books = PostedBooks(P)
+    books = PostedBooks(P, WINDOW)
     for offset, outputs in made.items():
         if offset != lost:
             books.take(decode_ledger_event(posting_of(outputs).value or b""), outputs[0].headers)
@@ -302,8 +303,67 @@ def test_a_record_of_ledger_accounts_that_is_ahead_of_the_events_waits_for_its_e
     assert mender.follow() == []
 
 
+SUPERSEDING: list[tuple[TransferRecord, TransferRecord]] = [
+    (AccountOpened(DEBTOR, 0, "alpha"), AccountOpened(DEBTOR, 0, "beta")),
+    (AccountClosed(DEBTOR), AccountOpened(DEBTOR, 0, "beta")),
+    (AccountOpened(DEBTOR, 0, "alpha"), AccountClosed(DEBTOR)),
+    (AccountOpened(DEBTOR, 0, "alpha", 0, "o-1", None, "1993-01-01", OPERATOR), AccountOpened(DEBTOR, 0, "beta")),
+]
+
+
+@pytest.mark.parametrize(("lost", "later"), SUPERSEDING)
+def test_a_lost_command_does_not_undo_a_later_one(lost: TransferRecord, later: TransferRecord) -> None:
+    """Its part of the transaction was lost, the changelog's part included."""
+    made = processed(
+        LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION),
+        [at(0, AccountOpened(DEBTOR, 7)), at(2, later)],
+    )
+    mender = mender_after(made, followed=2)
+    before = mender.accounts.get(DEBTOR)
+    with pytest.raises(SupersededError, match=f"{LEDGER_TRANSFERS}:{P}:2 has changed {DEBTOR} since"):
+        mender.mend(at(1, lost), None, None)
+    assert mender.accounts.get(DEBTOR) == before
+    assert mender.follow() == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        AccountOpened(DEBTOR, 500, "alpha"),
+        AccountClosed(DEBTOR),
+        AccountOpened(DEBTOR, 500, "alpha", 0, "o-1", None, "1993-01-01", OPERATOR),
+    ],
+)
+def test_a_lost_command_that_a_later_one_repeats_has_the_version_of_that(command: TransferRecord) -> None:
+    """Its terms are those of the account. The record of ledger.accounts remains that of the later command."""
+    opened = AccountOpened(DEBTOR, 7)
+    made = processed(
+        LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION),
+        [at(0, opened), at(2, command)],
+    )
+    books = books_after(made, followed=2)
+    mender = mender_with(books)
+    [again] = mender.mend(at(1, command), None, None)
+    expected = posting_of(made[2])
+    assert (again.topic, again.value) == (LEDGER_POSTINGS, expected.value)
+    assert mender.follow() == []
+    books.take(decode_ledger_event(again.value or b""), again.headers)
+    books.followed.clear()
+    assert mender_with(books).follow() == made[2][1:]
+
+
+def test_a_lost_command_that_would_be_declined_now_is_declined() -> None:
+    """A decline changes nothing."""
+    made = processed(
+        LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION),
+        [at(2, AccountOpened(DEBTOR, 0, "beta"))],
+    )
+    [declined] = mender_after(made, followed=1).mend(at(1, COMMANDS[1]), None, None)
+    assert isinstance(decode_ledger_event(declined.value or b""), Decline)
+
+
 def test_accounts_of_former_versions_are_not_in_ledger_accounts() -> None:
-    books = PostedBooks(P)
+    books = PostedBooks(P, WINDOW)
     books.take(AccountOpened(DEBTOR, 500))
     mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
     mender.correct()
@@ -315,7 +375,7 @@ def test_the_account_of_another_owner_is_debited_again_where_it_was() -> None:
     paid = at(1, transfer(submitted_by=ALPHA))
     opened = at(0, AccountOpened(DEBTOR, None, "alpha"))
     made = processed(LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION), [opened, paid])
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION)
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P, WINDOW), partitions=PARTITIONS, installation=INSTALLATION)
     mender.correct()
     assert mender.mend(paid, None, decoded(leg_of(made[1]))) == made[1]
 
@@ -324,7 +384,7 @@ def test_the_account_of_another_owner_is_debited_again_where_it_was() -> None:
 def test_a_repair_knows_from_where_on_ownership_is_enforced(raw_from: int) -> None:
     paid = at(1, msgspec.structs.replace(transfer(), debtor=f"cash@{P}", submitted_by=None))
     mender = LedgerRepair(
-        P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION, raw_from=raw_from
+        P, WINDOW, {}, PostedBooks(P, WINDOW), partitions=PARTITIONS, installation=INSTALLATION, raw_from=raw_from
     )
     mender.correct()
     event = decode_ledger_event(posting_of(mender.mend(paid, None, None)).value or b"")
@@ -333,7 +393,7 @@ def test_a_repair_knows_from_where_on_ownership_is_enforced(raw_from: int) -> No
 
 
 def test_state_without_a_posting_is_reverted() -> None:
-    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P), partitions=PARTITIONS, installation=INSTALLATION)
+    mender = LedgerRepair(P, WINDOW, {}, PostedBooks(P, WINDOW), partitions=PARTITIONS, installation=INSTALLATION)
     for key, value in _state_of(Account({"EUR": 70}, 0)):
         mender.store.restore(key, value)
     mender.correct()
@@ -383,7 +443,7 @@ def test_lost_requests_of_a_credit_leg_are_written(form: str, *, is_posted: bool
     whole = LedgerHandler(Q, WINDOW, subscribed, places, partitions=PARTITIONS, installation=INSTALLATION)
     whole._effect_ids = form
     made = whole.process(LEG)
-    books = PostedBooks(Q)
+    books = PostedBooks(Q, WINDOW)
     posted = decode_ledger_event(posting_of(made).value or b"") if is_posted else None
     if posted is not None:
         books.take(posted)
@@ -402,7 +462,7 @@ def test_a_request_shows_that_a_debit_was_booked(offset: int) -> None:
         P, WINDOW, {DEBTOR: RECEIPTS}, {DEBTOR: "2:9"}, partitions=PARTITIONS, installation=INSTALLATION
     )
     outputs = processed(whole, INPUT[: offset + 1])
-    books = PostedBooks(P)
+    books = PostedBooks(P, WINDOW)
     books.want(EVENTS[offset])
     for number in range(1, offset):
         books.take(decode_ledger_event(posting_of(outputs[number]).value or b""))
@@ -419,7 +479,7 @@ def test_a_request_shows_that_an_event_was_declined_and_why(offset: int) -> None
     )
     declined = at(2, transfer("p-2", 9999))
     outputs = processed(whole, [*INPUT[:2], declined, *INPUT[3:5]])
-    books = PostedBooks(P)
+    books = PostedBooks(P, WINDOW)
     books.want(EVENTS[offset])
     books.take(AccountOpened(DEBTOR, None))
     books.take(decode_ledger_event(posting_of(outputs[1]).value or b""))
@@ -434,7 +494,7 @@ def test_a_request_that_does_not_follow_from_its_transfer_is_refused() -> None:
         P, WINDOW, {DEBTOR: RECEIPTS}, {DEBTOR: "2:9"}, partitions=PARTITIONS, installation=INSTALLATION
     )
     outputs = processed(whole, INPUT[:2])
-    mender = mender_of_subscribers(PostedBooks(P), RECEIPTS, DEBTOR)
+    mender = mender_of_subscribers(PostedBooks(P, WINDOW), RECEIPTS, DEBTOR)
     with pytest.raises(InternalInputError, match="does not follow"):
         mender.mend(INPUT[3], None, None, requests_in(outputs[1]))  # there is no payment to be reversed
 
@@ -450,7 +510,7 @@ def test_the_reversal_of_an_older_booking_is_not_one_of_its_successor() -> None:
     records = [at(offset, event) for offset, event in enumerate(events)]
     whole = LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION)
     outputs = processed(whole, records)
-    books = PostedBooks(P)
+    books = PostedBooks(P, WINDOW)
     for event in events[3:]:
         books.want(event)
     for number in range(4):
@@ -459,3 +519,62 @@ def test_the_reversal_of_an_older_booking_is_not_one_of_its_successor() -> None:
     posted = decode_ledger_event(posting_of(outputs[3]).value or b"")
     assert mender.mend(records[3], posted, None) == outputs[3]
     assert mender.mend(records[4], None, None) == outputs[4]
+
+
+def paid_and_reversed(*, state: int, late: int | None = None) -> tuple[LedgerRepair, LedgerHandler, list[Record]]:
+    """A repair whose state has the first records only, while all postings exist, and the ledger as it was.
+
+    The posting of the record `late` is the last one.
+    """
+    paid = [transfer(f"p-{n}", 10) for n in range(4)]
+    events: list[TransferRecord] = [AccountOpened(DEBTOR, None), *paid, reversal("r-1", "p-1")]
+    records = [at(offset, event) for offset, event in enumerate(events)]
+    whole, old = (LedgerHandler(P, WINDOW, {}, partitions=PARTITIONS, installation=INSTALLATION) for _ in range(2))
+    books = PostedBooks(P, WINDOW)
+    made = processed(whole, records)
+    for offset in sorted(made, key=lambda offset: (offset == late, offset)):
+        books.take(decode_ledger_event(posting_of(made[offset]).value or b""), made[offset][0].headers)
+    for record in records[:state]:
+        old.process(record)
+    mender = LedgerRepair(P, WINDOW, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
+    for key, value in old.store.changes():
+        mender.store.restore(key, value)
+    mender.correct()
+    return mender, whole, records
+
+
+@pytest.mark.parametrize("state", range(7))
+def test_the_state_remembers_payments_and_their_reversals_as_they_were_posted(state: int) -> None:
+    """Else a second reversal would return the money again, and a first one would be declined."""
+    mender, whole, records = paid_and_reversed(state=state)
+    mender.store.commit()
+    assert balances(mender) == balances(whole)
+    for number in range(4):
+        order = at(len(records) + number, reversal(f"r-{number + 2}", f"p-{number}"))
+        assert mender.process(order) == whole.process(order)
+
+
+@pytest.mark.parametrize("late", [None, 2])
+def test_a_complete_state_is_not_changed(late: int | None) -> None:
+    """Also where an earlier repair wrote a payment behind its reversal."""
+    mender, _, records = paid_and_reversed(state=6, late=late)
+    assert len(records) == 6
+    assert list(mender.store.changes()) == []
+
+
+def test_payments_that_left_the_window_are_not_remembered_again() -> None:
+    """The state has the last ones, and the books have more: the windows count what was booked."""
+    records = [at(0, AccountOpened(DEBTOR, None)), *(at(n, transfer(f"p-{n}", 10)) for n in range(1, 6))]
+    small = LedgerHandler(P, 2, {}, partitions=PARTITIONS, installation=INSTALLATION)
+    books = PostedBooks(P, 3)
+    for outputs in processed(small, records).values():
+        books.take(decode_ledger_event(posting_of(outputs).value or b""), outputs[0].headers)
+    assert [name for _, name in books.last] == ["p-3", "p-4", "p-5"] == [name for _, name in books.originals]
+    mender = LedgerRepair(P, 3, {}, books, partitions=PARTITIONS, installation=INSTALLATION)
+    replay = LedgerHandler(P, 2, {}, partitions=PARTITIONS, installation=INSTALLATION)
+    for record in records:
+        replay.process(record)
+    for key, value in replay.store.changes():
+        mender.store.restore(key, value)
+    mender.correct()
+    assert list(mender.store.changes()) == []

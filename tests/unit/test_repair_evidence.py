@@ -34,8 +34,9 @@ from shared.events.effects import (
 )
 from shared.events.headers import ORIGIN, REPAIR, SOURCE, Coordinates, Headers
 from shared.events.postings import encode_ledger_event
-from shared.events.transfers import AccountOpened, encode_transfer
+from shared.events.transfers import AccountClosed, AccountOpened, encode_transfer
 from shared.kafka.client.cluster import Target
+from shared.kafka.client.errors import KafkaUnavailableError
 from shared.kafka.client.reader import OnRecords
 from tests.installation import INSTALLATION
 from tests.ledgers import CREDITOR, DEBTOR, P, transfer
@@ -59,6 +60,7 @@ class Logs:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.records: dict[Target, list[Record]] = {}
         self.beginnings: dict[Target, int] = {}
+        self.fails_after: str | None = None  # a topic: once
         monkeypatch.setattr(evidence_module, "read_topics", self._read)
         monkeypatch.setattr(evidence_module, "beginning_offsets", self._begin, raising=False)
 
@@ -66,8 +68,14 @@ class Logs:
         self, _: object, topics: Sequence[str], on_records: OnRecords, *, start: dict[Target, int]
     ) -> dict[Target, int]:
         for (topic, partition), records in self.records.items():
-            if topic in topics:
-                on_records(topic, partition, [one for one in records if one.offset >= start.get((topic, partition), 0)])
+            if topic not in topics:
+                continue
+            unread = [one for one in records if one.offset >= start.get((topic, partition), 0)]
+            if unread:
+                on_records(topic, partition, unread)
+            if topic == self.fails_after:
+                self.fails_after = None
+                raise KafkaUnavailableError("no broker answers")
         return {target: records[-1].offset + 1 for target, records in self.records.items() if target[0] in topics}
 
     async def _begin(self, _: object, topics: Sequence[str]) -> dict[Target, int]:
@@ -92,13 +100,21 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
     return logs
 
 
-async def repaired(logs: Logs, gap: Gap = GAP) -> list[Mended]:
+async def repaired(_: Logs, gap: Gap = GAP) -> list[Mended]:
+    return mend(await read(gap), gap)
+
+
+async def read(gap: Gap) -> Evidence:
+    evidence = Evidence("127.0.0.1:1", "ledger", [gap], PARTITIONS, 9)
+    await evidence.read()
+    return evidence
+
+
+def mend(evidence: Evidence, gap: Gap) -> list[Mended]:
     subscriptions = History(decode_subscriptions)
     key, value = DEBTOR.encode(), encode_subscriptions(RECEIPT)
     subscriptions.take("", 0, [Record(REFERENCE_SUBSCRIPTIONS, 0, 7, 0, key, value, ())])
     reference = Reference(ReferenceData({}, {}), subscriptions, INSTALLATION, (0,) * PARTITIONS)
-    evidence = Evidence("127.0.0.1:1", "ledger", [gap], PARTITIONS)
-    await evidence.read()
     evidence.raise_if_unreadable(gap.partition)
     mender = mender_of("ledger", gap.partition, Sizes(9, 9, PARTITIONS), reference, evidence, 0)
     mender.begin()
@@ -204,3 +220,32 @@ async def test_an_undecodable_input_ends_the_repair_of_its_partition(logs: Logs)
     await repaired(logs)
     with pytest.raises(InternalInputError, match=f"{LEDGER_TRANSFERS}:{P}:{LOST + 1} cannot be decoded"):
         await repaired(logs, Gap("ledger", P, (LOST, LOST + 1)))
+
+
+async def test_evidence_is_read_once_although_a_broker_failed_in_between(logs: Logs) -> None:
+    """A posting that is folded twice would double a balance."""
+    posting, *_ = outputs()
+    logs.write(posting)
+    logs.write(Output(LEDGER_POSTINGS, ANOTHER, DEBTOR.encode(), posting.value, headers_of(0)))
+    evidence = Evidence("127.0.0.1:1", "ledger", [GAP], PARTITIONS, 9)
+    logs.fails_after = LEDGER_POSTINGS
+    with pytest.raises(KafkaUnavailableError):
+        await evidence.read()
+    await evidence.read()
+    [balance] = evidence.books[P].accounts[DEBTOR].balances.values()
+    assert balance == -transfer("p-1").amount_minor
+    assert set(evidence.outputs) == {Coordinates(LEDGER_TRANSFERS, P, LOST)}
+    assert len(evidence.outputs[Coordinates(LEDGER_TRANSFERS, P, LOST)]) == 1
+
+
+async def test_a_command_that_a_later_one_superseded_is_left_and_named(logs: Logs) -> None:
+    """The other inputs of its scope are mended."""
+    lost = Output(LEDGER_TRANSFERS, P, DEBTOR.encode(), encode_transfer(AccountClosed(DEBTOR)), ())
+    logs.write(lost, LOST + 1)
+    logs.write(Output(LEDGER_POSTINGS, P, DEBTOR.encode(), encode_ledger_event(OPENED), headers_of(LOST + 2)))
+    gap = Gap("ledger", P, (LOST, LOST + 1))
+    evidence = await read(gap)
+    assert topics_of(mend(evidence, gap)) == [LEDGER_POSTINGS, *WHOLE]
+    [(at, why)] = evidence.left.items()
+    assert at == Coordinates(LEDGER_TRANSFERS, P, LOST + 1)
+    assert f"{LEDGER_TRANSFERS}:{P}:{LOST + 2} has changed {DEBTOR} since" in why

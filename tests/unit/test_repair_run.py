@@ -6,9 +6,10 @@ from typing import Any, Self
 import pytest
 
 from deploy.checkers.verdict import INVARIANT_OF, Kind, Violation
-from deploy.repairs import run
+from deploy.repairs import menders, run
 from deploy.repairs.evidence import Evidence
-from deploy.repairs.menders import Mended
+from deploy.repairs.menders import Mended, RepairScope, Sizes, mender_of
+from deploy.repairs.plan import Gap
 from deploy.repairs.reference import History, Reference
 from deploy.repairs.run import ATTEMPTS_MAX, Repair, Report
 from services.transform.domain import ReferenceData
@@ -19,8 +20,11 @@ from shared.events.catalogue import OPERATIONS_REPAIRS, PAYMENTS_ACCEPTED
 from shared.events.effects import decode_subscriptions
 from shared.events.headers import REPAIR, Coordinates, header
 from shared.events.operations import decode_repaired
+from shared.kafka.client.brokers import Brokers, View
 from shared.kafka.client.errors import DrainTimeoutError, KafkaUnavailableError
+from shared.settings import RuntimeSettings, load_for
 from tests.installation import INSTALLATION
+from tests.partitions import PARTITIONS
 
 LOST = Violation(INVARIANT_OF[Kind.SKIPPED], Kind.SKIPPED.value, "payments.raw:2:7", "")
 TWICE = Violation(INVARIANT_OF[Kind.TWO_OUTCOMES], Kind.TWO_OUTCOMES.value, "payments.accepted:1:4", "")
@@ -41,6 +45,7 @@ class Cluster:
     def __init__(self, verdicts: list[Found], errors: Sequence[Exception]) -> None:
         self.verdicts = verdicts
         self.errors = list(errors)
+        self.left: dict[Coordinates, str] = {}
         self.written: list[Output] = []
         self.attempts = 0
 
@@ -68,7 +73,8 @@ class Scope:
         if self._cluster.errors:
             raise self._cluster.errors.pop(0)
 
-    def mend(self, _evidence: Evidence, _inputs: object) -> list[Mended]:
+    def mend(self, evidence: Evidence, _inputs: object) -> list[Mended]:
+        evidence.left |= self._cluster.left
         return [MADE]
 
     def state_records(self) -> int:
@@ -155,3 +161,29 @@ async def test_a_pipeline_that_still_moves_afterwards_is_reported(monkeypatch: p
     report = await repaired(monkeypatch, cluster)
     assert not report.clean
     assert [reason for reason in report.failed if "did not drain" in reason]
+
+
+async def test_an_input_that_was_left_is_reported_and_the_others_are_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([Found(LOST), Found()], [])
+    cluster.left = {Coordinates("payments.raw", 2, 8): "it would undo another one"}
+    report = await repaired(monkeypatch, cluster)
+    assert (report.failed, report.clean) == (["it would undo another one"], False)
+    assert [scope.partition for scope in report.scopes] == [2]
+
+
+class Silent(Brokers):
+    """Brokers of which none answers a request to it."""
+
+    async def view(self, _: object) -> View:
+        return View({1: ("127.0.0.1", 1)}, {}, {})
+
+
+async def test_a_silent_broker_is_an_unavailable_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the repair of its scope, as every error of that class does."""
+    monkeypatch.setattr(menders, "Brokers", Silent)
+    evidence = Evidence("127.0.0.1:1", "transform", [], PARTITIONS, 1)
+    mender = mender_of("transform", 2, Sizes(1, 1, PARTITIONS), await no_reference(None), evidence, 0)
+    settings = load_for(RuntimeSettings, "127.0.0.1:1", "", "")
+    with pytest.raises(KafkaUnavailableError, match="owner cannot be found"):
+        async with RepairScope(Gap("transform", 2, (7,)), mender, settings):
+            pass
