@@ -56,7 +56,7 @@ class Request:
     day: date | None = None  # the last cut that was taken on this day in UTC, again
     listed_max: int = LISTED_MAX  # how many breaks a report lists
     textfile: Path | None = None  # another file for the run's metrics, which are in its folder as well
-    replace: bool = False  # make a damaged run over the cut again
+    replace: bool = False  # make a damaged or lost run over the cut again
     runs_max: int | None = None  # runs to make at most; a new cut is taken only when the landed ones are done
     settle_deadline_s: float = SETTLE_DEADLINE_S  # how long a new cut waits for the flow to settle
 
@@ -196,6 +196,7 @@ def reconcile_cut(
         LakeError: a file of the lake is gone or altered.
         ManifestError: the cut does not follow the last that landed.
         KafkaUnavailableError: the outcome could not be published.
+        OSError: metrics could not be written; the outcome is published.
     """
     begun_s = time.monotonic()
     say(f"cut {cut.cut_id}, {'settled' if cut.settled else 'taken with records in flight'}")
@@ -204,18 +205,21 @@ def reconcile_cut(
 
     def publish(report: Report) -> None:
         folder, newest = runs.folder(report.cut.cut_id), runs.is_newest(report.cut.sequence)
-        for path in filter(None, [folder / metrics.FILE, request.textfile if newest else None]):
-            metrics.write(
-                path,
-                report,
-                ended_at_s=time.time(),
-                duration_s=time.monotonic() - begun_s,
-                stages=progress.seconds,
-            )
-        if newest:
-            asyncio.run(_publish(bootstrap_servers, outcome_of(report, sha256_of(folder / REPORT))))
-        else:
-            say(f"a later cut has a run: the verdict of cut {report.cut.cut_id} is not published")
+        try:
+            for path in filter(None, [folder / metrics.FILE, request.textfile if newest else None]):
+                metrics.write(
+                    path,
+                    report,
+                    ended_at_s=time.time(),
+                    duration_s=time.monotonic() - begun_s,
+                    stages=progress.seconds,
+                )
+        finally:
+            # A file that cannot be written withholds no verdict
+            if newest:
+                asyncio.run(_publish(bootstrap_servers, outcome_of(report, sha256_of(folder / REPORT))))
+            else:
+                say(f"a later cut has a run: the verdict of cut {report.cut.cut_id} is not published")
 
     # One by one: a backfill that is killed has published the runs that it had made
     progress = metrics.Progress(say, made=publish)

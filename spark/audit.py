@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from spark import register
-from spark.evidence import fault_of, is_due, record_verified, recorded, sha256_of
+from spark.evidence import fault_of, is_due, record_verified, recorded_of, sha256_of
 from spark.lake import Lake, LakeError
 from spark.manifest import Manifest, ManifestError, decode
-from spark.runs import MANIFEST, RECORD, RunRecord, Runs
+from spark.runs import MANIFEST, RECORD, RunRecord, Runs, make_again
 
 _SHOWN_MAX = 3
 
@@ -107,12 +107,10 @@ def _explanation_faults(lake: Lake, cuts: Sequence[Manifest]) -> list[str]:
 def _recorded(lake: Lake, cut: Manifest, faults: list[str]) -> str | None:
     """Return the digest of a cut's list; None, with a fault where there must be one, if it was not recorded."""
     try:
-        known = recorded(lake, cut.cut_id)
+        known = recorded_of(lake, cut)
     except LakeError as error:
         faults.append(str(error))
         return None
-    if known is None and cut.version > 1:
-        faults.append(f"cuts/{cut.cut_id}/evidence.json is gone")
     return None if known is None else known.landed
 
 
@@ -128,7 +126,7 @@ def _run_faults(lake: Lake, cuts: Sequence[Manifest]) -> tuple[dict[str, list[in
         if not digest and cut_id not in named:
             continue  # not run yet
         if not digest:
-            faults.append(f"runs/{cut_id} is gone")
+            faults.append(f"runs/{cut_id} is gone: {make_again(runs.folder(cut_id))}")
         try:
             record = runs.verify(manifest) if digest else None
         except LakeError as error:

@@ -48,10 +48,7 @@ def sha256_of(path: Path) -> str:
 
 
 def recorded(lake: Lake, cut_id: str) -> Recorded | None:
-    """Return a cut's digests; None for a cut that a former version landed, or that is not in the lake.
-
-    Raises LakeError if they cannot be read.
-    """
+    """Return the digests of a cut by its name; None without any. Raises LakeError if they cannot be read."""
     path = lake.root / "cuts" / cut_id / "evidence.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Recorded)
@@ -59,6 +56,17 @@ def recorded(lake: Lake, cut_id: str) -> Recorded | None:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LakeError(f"{path} was altered: {error}") from error
+
+
+def recorded_of(lake: Lake, cut: Manifest) -> Recorded | None:
+    """Return the digests of a landed cut; None for a cut that a former version landed.
+
+    Raises LakeError if they are gone, or cannot be read.
+    """
+    known = recorded(lake, cut.cut_id)
+    if known is None and cut.version > 1:
+        raise LakeError(f"cuts/{cut.cut_id}/evidence.json is gone")
+    return known
 
 
 def record_landed(lake: Lake, manifest: Manifest, text: bytes) -> None:
@@ -115,10 +123,8 @@ def evidence_of(lake: Lake, cuts: Sequence[Manifest]) -> Evidence:
 
 
 def _raise_for(lake: Lake, cut: Manifest, name: str, digest: str, field: str) -> None:
-    known = recorded(lake, cut.cut_id)
+    known = recorded_of(lake, cut)
     if known is None:
-        if cut.version > 1:
-            raise LakeError(f"cuts/{cut.cut_id}/evidence.json is gone")
         return
     fault = fault_of(name, digest, known.runs if field == "runs" else (known.landed,))
     if fault is not None:

@@ -347,15 +347,10 @@ def measure(path: Path) -> tuple[int, str]:
     return size_bytes, digest.hexdigest()
 
 
-def damage(path: Path, file: LandedFile) -> str | None:
-    """Return `gone` or `altered` for a file that is not as it was listed; None for a sound one."""
-    try:
-        return None if measure(path) == (file.size_bytes, file.sha256) else "altered"
-    except FileNotFoundError:
-        return "gone"
-
-
 def file_fault(folder: Path, file: LandedFile) -> str | None:
     """Return the path of a file below a folder, with what is wrong with it; None for a sound one."""
-    found = damage(folder / file.path, file)
-    return None if found is None else f"{file.path} {'is' if found == 'gone' else 'was'} {found}"
+    try:
+        sound = measure(folder / file.path) == (file.size_bytes, file.sha256)
+    except FileNotFoundError:
+        return f"{file.path} is gone"
+    return None if sound else f"{file.path} was altered"

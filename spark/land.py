@@ -95,7 +95,7 @@ def land(
         spark: with the jars of Spark's Kafka source.
         manifest: it must follow the last cut that landed.
         progress: gets the seconds of each topic's jobs, added up, and of reading the files back.
-        uncovered: looks up the log where offsets are missing.
+        uncovered: looks up the log where offsets are missing; None leaves `Count.lost` open.
 
     Raises:
         LakeError: the cut has landed and a file of it is gone or altered, a cut before it is missing, or the rows on

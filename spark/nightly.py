@@ -72,7 +72,8 @@ def work(
         brokers: needed for a cut that has not landed.
         full: make one run over all cuts up to it, instead of its own.
         listed_max: how many breaks a report lists.
-        replace: set a damaged run over this manifest aside, and make it again. The same code must give the same report.
+        replace: set a damaged run over this manifest aside, and make it again, or make a lost one. The same code must
+            give the same report. The lake is not audited first.
         runs_max: how many runs are made at most, the oldest first, at least 1; None is no bound.
         now_ms: milliseconds since 1970 UTC. The whole lake is audited first if it was not for a week; None never does.
         uncovered: see `spark.land.land`.

@@ -91,11 +91,14 @@ def update(found: DataFrame, before: DataFrame | None, manifest: Manifest) -> Da
     if before is None:
         return now.select(*REGISTER.fieldNames())
     known = before.where(F.col("state") != State.CLOSED.value)
-    since = known.select("break_id", F.struct("opened_sequence", "opened_at_ms").alias("since"))
+    since = known.select("break_id", F.struct("opened_sequence", "opened_at_ms", "rechecked").alias("since"))
     again = now.drop("state").join(since, "break_id", how="left")
     first = {name: F.coalesce(f"since.{name}", name).alias(name) for name in ("opened_sequence", "opened_at_ms")}
+    # A fact stays one where a later run finds a state with its identity
+    rechecked = (F.col("rechecked") & F.coalesce("since.rechecked", F.lit(True))).alias("rechecked")
     state = F.when(F.col("since").isNull(), State.OPENED.value).otherwise(State.OPEN.value).alias("state")
-    still = again.select(*(first.get(name, F.col(name)) if name != "state" else state for name in REGISTER.names))
+    changed = {**first, "rechecked": rechecked, "state": state}
+    still = again.select(*(changed.get(name, F.col(name)) for name in REGISTER.names))
     rest = known.join(now.select("break_id"), "break_id", how="left_anti")
     ended = F.when(F.col("rechecked"), State.CLOSED.value).otherwise(State.OPEN.value)
     return still.unionByName(rest.withColumn("state", ended)).select(*REGISTER.fieldNames())
@@ -266,6 +269,8 @@ def read_explanations(root: Path, head: str | None = None) -> list[Explanation]:
 
     Raises LakeError if one was altered or removed.
     """
+    if head == "":
+        return []
     path = root / EXPLANATIONS
     try:
         lines = path.read_bytes().splitlines()
@@ -273,7 +278,7 @@ def read_explanations(root: Path, head: str | None = None) -> list[Explanation]:
         lines = []
     found: list[Explanation] = []
     for number, line in enumerate(lines, 1):
-        if (found and found[-1].digest == head) or head == "":
+        if found and found[-1].digest == head:
             return found
         try:
             one = _decode_explanation(line)

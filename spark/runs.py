@@ -13,6 +13,7 @@ before run.json names them.
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -109,6 +110,8 @@ REPORT: Final = "report.json"
 PAGE: Final = "report.html"
 MANIFEST: Final = "manifest.json"
 _DAMAGED: Final = ".damaged-"
+_PUBLISHED: Final = re.compile(rf"(\d{{6,}})-[0-9a-f]{{8}}({re.escape(_DAMAGED)}\d+)?")
+"""The folder of a run that was published, and the number of its last cut."""
 RECORD: Final = "run.json"
 _KEPT: Final = ".kept"
 """The folder of what a run computes once, until it is published."""
@@ -172,17 +175,17 @@ class Runs:
             record = msgspec.json.decode(text, type=RunRecord)
         except FileNotFoundError as error:
             if path.parent.exists():
-                raise LakeError(f"{path} is gone: {_again(path.parent)}") from error
+                raise LakeError(f"{path} is gone: {make_again(path.parent)}") from error
             return None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LakeError(f"{path} was altered ({error}): {_again(path.parent)}") from error
+            raise LakeError(f"{path} was altered ({error}): {make_again(path.parent)}") from error
         if (record.version, record.cut_id, record.manifest) != (VERSION, manifest.cut_id, manifest.digest):
-            raise LakeError(f"{path} is not the list of cut {manifest.cut_id}: {_again(path.parent)}")
+            raise LakeError(f"{path} is not the list of cut {manifest.cut_id}: {make_again(path.parent)}")
         known = recorded(self._lake, manifest.cut_id)
         if known is not None:
             fault = fault_of(str(path), hashlib.sha256(text).hexdigest(), known.runs)
             if fault is not None:
-                raise LakeError(f"{fault}: {_again(path.parent)}")
+                raise LakeError(f"{fault}: {make_again(path.parent)}")
         return record
 
     def verify(self, manifest: Manifest) -> RunRecord:
@@ -193,7 +196,7 @@ class Runs:
         record, directory = self._complete(manifest), self.directory(manifest)
         faults = [fault for file in record.files if (fault := file_fault(directory, file)) is not None]
         if faults:
-            raise LakeError(f"of run {manifest.cut_id}, {'; '.join(faults)}: {_again(directory)}")
+            raise LakeError(f"of run {manifest.cut_id}, {'; '.join(faults)}: {make_again(directory)}")
         return record
 
     def _complete(self, manifest: Manifest) -> RunRecord:
@@ -214,7 +217,7 @@ class Runs:
         record, directory = self._complete(manifest), self.directory(manifest)
         for file in record.frames[name].files if name in record.frames else ():
             if (fault := file_fault(directory, file)) is not None:
-                raise LakeError(f"of run {manifest.cut_id}, {fault}: {_again(directory)}")
+                raise LakeError(f"of run {manifest.cut_id}, {fault}: {make_again(directory)}")
             yield from (directory / file.path).read_bytes().splitlines()
 
     def report(self, manifest: Manifest) -> Report:
@@ -227,7 +230,7 @@ class Runs:
         try:
             return reports.decode(path.read_bytes())
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LakeError(f"{path} cannot be read ({error}): {_again(path.parent)}") from error
+            raise LakeError(f"{path} cannot be read ({error}): {make_again(path.parent)}") from error
 
     def begin(self, manifest: Manifest) -> "Run":
         """Begin a run in an empty folder of its own.
@@ -275,26 +278,36 @@ class Runs:
         self._next_aside(cut_id).mkdir()
 
     def named_digest(self, manifest: Manifest) -> str | None:
-        """Return the digest of the list of the run over this cut that a later manifest names; None without any."""
-        named = (cut.evidence.runs.get(manifest.cut_id) for cut in self._lake.cuts())
-        return next(filter(None, named), None)
+        """Return the digest of the list of the run over this cut that a later manifest names; None without any.
+
+        The manifest of a cut that waits to be landed counts: it lands as it is.
+        """
+        later = filter(None, [*self._lake.cuts(), self._lake.pending()])
+        return next(filter(None, (cut.evidence.runs.get(manifest.cut_id) for cut in later)), None)
 
     def is_newest(self, sequence: int) -> bool:
-        """Whether no run over a later cut was published. A damaged one counts: its verdict was newer."""
-        return not any(cut.sequence > sequence and self.directory(cut).exists() for cut in self._lake.cuts())
+        """Whether no run up to a later cut was published, over one cut or over several.
+
+        A damaged one counts, also when it was set aside: its verdict was newer.
+        """
+        published = map(_PUBLISHED.fullmatch, (path.name for path in self._lake.root.glob("runs/*")))
+        return not any(int(run[1]) > sequence for run in published if run)
 
     def keep_record(self, manifest: Manifest, text: bytes) -> None:
         """Record a run's list before the run is published."""
         record_run(self._lake, manifest.cut_id, text)
 
     def _next_aside(self, cut_id: str) -> Path:
-        return self.folder(f"{cut_id}{_DAMAGED}{len(self._aside(cut_id)) + 1}")
+        # One of them may have been removed since: their count can be a number that is taken
+        last = max(map(_number, self._aside(cut_id)), default=0)
+        return self.folder(f"{cut_id}{_DAMAGED}{last + 1}")
 
     def _aside(self, cut_id: str) -> list[Path]:
-        folder = self.folder(cut_id)
-        return sorted(
-            folder.parent.glob(f"{cut_id}{_DAMAGED}*"), key=lambda path: int(path.name.rpartition(_DAMAGED)[2])
-        )
+        return sorted(self.folder(cut_id).parent.glob(f"{cut_id}{_DAMAGED}*"), key=_number)
+
+
+def _number(aside: Path) -> int:
+    return int(aside.name.rpartition(_DAMAGED)[2])
 
 
 class Run:
@@ -435,7 +448,8 @@ def _sound_report(directory: Path, record: RunRecord) -> Report | None:
         return None
 
 
-def _again(directory: Path) -> str:
+def make_again(directory: Path) -> str:
+    """Return how to make a run again that is damaged or gone."""
     return f"make it again with `once reconcile --replace --manifest {_cut(directory)}`"
 
 

@@ -29,7 +29,7 @@ from spark.lake import (
     LandedTable,
     Spans,
     Unknown,
-    damage,
+    file_fault,
     measure,
     sync,
     write_atomically,
@@ -193,7 +193,7 @@ class Staging:
 
     def _is_whole(self, job: Job) -> bool:
         """Whether every file of a job is there, unaltered: a landing may be killed while it moves files."""
-        return all(damage(self.root / file.path, file) is None for file in job.files)
+        return all(file_fault(self.root, file) is None for file in job.files)
 
     def _list(self, number: int) -> Path:
         return self.root / f"{number:08d}.json"

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deploy.cli.cluster import default_directory, optional_brokers_option, require
-from deploy.cli.output import as_json, console, json_option, note, print_findings, table
+from deploy.cli.output import as_json, console, json_option, note, nothing, print_findings, table
 from deploy.local.jars import JarError
 from deploy.reconciliation import LOG, Request, cuts_due, reconcile_cut, settings_of, spark_session
 from shared import settings
@@ -32,7 +32,7 @@ from spark.register import Entry
 from spark.report import BREAKS, LISTED_MAX, Break, Report, encode
 from spark.runs import PAGE, Runs
 
-_FAILURES: tuple[type[Exception], ...] = (*ERRORS, KafkaUnavailableError, JarError)
+_FAILURES: tuple[type[Exception], ...] = (*ERRORS, KafkaUnavailableError, JarError, click.ClickException)
 _WIDTH_CHARS = 120
 _DAYS_MAX = 14
 
@@ -65,7 +65,7 @@ lake_option = click.option(
     type=click.IntRange(min=1),
     help="Make at most so many missing runs, the oldest first, and no new cut before they are done.",
 )
-@click.option("--replace", is_flag=True, help="Make a damaged run of that cut again; the damaged one is kept aside.")
+@click.option("--replace", is_flag=True, help="Make the damaged or lost run of that cut again; a damaged one is kept.")
 @click.option("--audit", "auditing", is_flag=True, help="Verify every file of the lake and the chain of its digests.")
 @lake_option
 @click.option(
@@ -105,23 +105,23 @@ def reconcile(
     makes them.
 
     Exit codes: 0 clean, or each open break is explained; 1 breaks; 2 wrong usage, the run could not be made, or an
-    audit found a fault; 75 stopped by --max-runs, and runs are left.
+    audit found a fault; 3 nothing has landed that an audit could verify; 75 stopped by --max-runs, and runs are left.
     """
     if manifest is not None and day is not None:
         raise click.UsageError("give --manifest or --day, not both")
     if replace and manifest is None and day is None:
-        raise click.UsageError("name the cut of a damaged run with --manifest or --day")
+        raise click.UsageError("name the cut of a damaged or lost run with --manifest or --day")
     if full and runs_max is not None:
         raise click.UsageError("a full run is one run over all cuts: give --full or --max-runs, not both")
     if auditing:
         if manifest is not None or day is not None or full or runs_max is not None:
             raise click.UsageError("an audit is of the whole lake: give --audit without a cut")
         sys.exit(_audit(lake))
-    access = require(brokers)
     chosen = settings.load(settings.ReconcileSettings)
     textfile = Path(chosen.textfile) if chosen.textfile else None
     request = Request(full, manifest, day.date() if day else None, listed_max, textfile, replace, runs_max)
     try:
+        access = require(brokers)
         with lake.lock():
             cuts = cuts_due(lake, access, request, settings_of(chosen), say=_say)
             first = next(cuts)
@@ -160,7 +160,12 @@ def reconcile_cuts(spark: SparkSession, lake: Lake, access: Access, cuts: Iterat
 
 
 def _audit(lake: Lake) -> int:
-    """Audit a lake and print what was verified; return the exit code."""
+    """Audit a lake and print what was verified; return the exit code.
+
+    Raises SystemExit if nothing has landed in it.
+    """
+    if not any(lake.root.glob("cuts/*/landed.json")):
+        nothing(f"nothing has landed in {lake.root}: name the lake by --lake or ONCE_LAKE")
     try:
         with lake.lock():
             found = audit(lake)

@@ -14,12 +14,13 @@ import pytest
 from msgspec import structs
 from pyspark.sql import SparkSession
 
-from deploy.cut import take_cut
+from deploy.cut import offsets_uncovered, take_cut
 from deploy.drills.few_rows import FOR_FEW_ROWS
 from deploy.local.jars import spark_jars
 from deploy.local.kafka.cluster import LocalKafka
 from deploy.local.ports import LOOPBACK
 from spark.lake import Lake
+from spark.land import land
 from spark.manifest import Manifest, encode, seal
 from spark.metrics import Progress
 from spark.nightly import work
@@ -101,7 +102,23 @@ def test_a_submitted_job_gives_the_report_of_a_local_run(
     manifest, there = tmp_path / "manifest.json", tmp_path / "there"
     manifest.write_bytes(encode(cut))
     servers = brokers.bootstrap_servers
-    done = submit(standalone.url, "--lake", str(there), "--manifest", str(manifest), "--bootstrap-servers", servers)
+    options = ("--lake", str(there), "--manifest", str(manifest), "--bootstrap-servers", servers)
+    # In payments.raw, the markers of transactions are offsets without a record
+    refused, kept = submit(standalone.url, *options), list[str]()
+    assert refused.returncode == 2, refused.stderr
+    assert "land the cut with `once reconcile`" in refused.stdout.splitlines()[-1]
+    with Lake(there).lock():
+        land(
+            spark,
+            cut,
+            servers,
+            Lake(there),
+            Progress(kept.append),
+            lambda *where: asyncio.run(offsets_uncovered(servers, *where)),
+        )
+    assert kept
+    assert all(line.startswith("kept ") for line in kept), "the submitted job's files are landed"
+    done = submit(standalone.url, *options)
     assert done.returncode == 0, done.stderr
     report = Runs(Lake(there)).folder(cut.cut_id) / "report.json"
     said = done.stdout.splitlines()
@@ -111,8 +128,8 @@ def test_a_submitted_job_gives_the_report_of_a_local_run(
     assert expected.verdict == "clean"
     assert expected.figures["records_in"] > 0
     assert f"reconcile: reconciling cut {cut.cut_id}" in said
-    wait_until(lambda: bool(standalone.applications()), "the master knows that it has ended")
-    assert [application["name"] for application in standalone.applications()] == ["once"]
+    wait_until(lambda: len(standalone.applications()) > 1, "the master knows that both have ended")
+    assert [application["name"] for application in standalone.applications()] == ["once", "once"]
     assert report.with_name("metrics.prom").read_text().count("once_reconcile_clean 1.0") == 1
 
 

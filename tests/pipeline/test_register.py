@@ -82,6 +82,14 @@ def test_a_fact_stays_open_and_a_state_ends_when_it_is_not_found(spark: SparkSes
     assert nights.run(state(2)) == {("1", 1): State.OPEN, ("2", 4): State.OPENED, ("4", 2): State.OPEN}
 
 
+def test_a_fact_stays_open_after_a_state_with_its_identity_has_ended(spark: SparkSession) -> None:
+    nights = Nights(spark)
+    nights.run(broken(Kind.MISSING, 1, "lost", rechecked=False))
+    assert nights.run(state(1)) == {("1", 1): State.OPEN}
+    for _ in range(2):
+        assert nights.run() == {("1", 1): State.OPEN}
+
+
 def test_a_sum_is_one_break_whatever_its_amount(spark: SparkSession) -> None:
     nights = Nights(spark)
     nights.run(of_sum("closing EUR", "3"), of_sum("closing USD", "1"))

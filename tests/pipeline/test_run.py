@@ -63,10 +63,25 @@ class Pipeline:
             explanations: digest of the newest one.
             lost: offsets of payments.raw that no batch of the log covers.
         """
+        cut = self.cut(explanations, version)
+        start = cut.sequence - 1
+        staging = Staging(self.lake, cut)
+        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in TABLES["payments"].schema]
+        rows = self.spark.createDataFrame([(name,) for name in payments], "name string").coalesce(1)
+        filled = rows.select("name", *columns).withColumn("payment_id", F.col("name")).drop("name")
+        filled = filled.withColumns({"partition": F.lit(0), "offset": F.lit(start).cast("bigint")})
+        day = filled.withColumn("day", F.lit("2026-01-05").cast("date"))
+        day.write.partitionBy("day").parquet(f"file://{staging.directory('payments', 0)}")
+        counts = {PAYMENTS_RAW: {0: Count(lost, 0, 0, lost, lost)}} if lost else None
+        staging.publish({"payments": len(payments)}, counts=counts)
+        return cut
+
+    def cut(self, explanations: str = "", version: int = VERSION) -> Manifest:
+        """Take a cut, one offset after the last one that landed."""
         cuts = self.lake.cuts()
         start, previous = len(cuts), cuts[-1].digest if cuts else ""
         ranges = {0: Range(start, start + 1, start + 1)}
-        cut = seal(
+        return seal(
             Manifest(
                 version,
                 start + 1,
@@ -80,16 +95,6 @@ class Pipeline:
                 explanations=explanations,
             )
         )
-        staging = Staging(self.lake, cut)
-        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in TABLES["payments"].schema]
-        rows = self.spark.createDataFrame([(name,) for name in payments], "name string").coalesce(1)
-        filled = rows.select("name", *columns).withColumn("payment_id", F.col("name")).drop("name")
-        filled = filled.withColumns({"partition": F.lit(0), "offset": F.lit(start).cast("bigint")})
-        day = filled.withColumn("day", F.lit("2026-01-05").cast("date"))
-        day.write.partitionBy("day").parquet(f"file://{staging.directory('payments', 0)}")
-        counts = {PAYMENTS_RAW: {0: Count(lost, 0, 0, lost, lost)}} if lost else None
-        staging.publish({"payments": len(payments)}, counts=counts)
-        return cut
 
     def run(self, cut: Manifest, **options: bool | int) -> list[Report]:
         return self.work(cut, **options).reports
@@ -373,6 +378,22 @@ def test_a_lost_run_is_made_again_and_audited_as_replaced(pipeline: Pipeline, mo
     assert aside == [f"{first.cut_id}.damaged-1"]
 
 
+def test_a_lost_run_is_made_again_as_the_weekly_audit_says(pipeline: Pipeline) -> None:
+    first = pipeline.land("a")
+    pipeline.run(first)
+    second = pipeline.land("b")
+    pipeline.run(second, now_ms=DAY_MS)
+    shutil.rmtree(pipeline.runs.directory(first))
+    manifest = pipeline.lake.cut_directory(first) / "manifest.json"
+    command = f"runs/{first.cut_id} is gone: make it again with `once reconcile --replace --manifest {manifest}`"
+    for cut in (second, first):
+        with pytest.raises(LakeError, match=re.escape(command)):
+            pipeline.run(cut, now_ms=8 * DAY_MS)
+    pipeline.run(first, replace=True, now_ms=8 * DAY_MS)
+    pipeline.run(second, now_ms=8 * DAY_MS)
+    assert audit(pipeline.lake).faults == ()
+
+
 def test_files_of_a_run_are_on_disk_before_its_list(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     cut, synced = pipeline.land("a"), list[Path]()
     monkeypatch.setattr("spark.runs.sync", synced.append)
@@ -401,6 +422,19 @@ def test_a_run_that_a_manifest_names_is_kept_as_it_is(pipeline: Pipeline) -> Non
     pipeline.run(second)
     third = pipeline.land("c")
     assert set(third.evidence.runs) == {second.cut_id}
+    assert audit(pipeline.lake).faults == ()
+
+
+def test_a_run_that_the_manifest_of_a_waiting_cut_names_is_kept_as_it_is(pipeline: Pipeline) -> None:
+    first = pipeline.land("a")
+    pipeline.run(first)
+    kept = (pipeline.runs.directory(first) / "run.json").read_bytes()
+    second = pipeline.cut()
+    waiting = Staging(pipeline.lake, second)  # the landing begins, and is killed
+    assert pipeline.lake.pending() == second
+    pipeline.run(first, listed_max=0)
+    assert (pipeline.runs.directory(first) / "run.json").read_bytes() == kept
+    waiting.publish({})
     assert audit(pipeline.lake).faults == ()
 
 

@@ -1,6 +1,7 @@
 """Digests of what was landed and of runs: recorded first, compared later, and named by the next manifest."""
 
 import hashlib
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from spark.audit import Audit, audit, audit_when_due
 from spark.evidence import VERIFIED_EVERY_MS, code, evidence_of, is_due, record_run, record_verified, recorded
 from spark.lake import Lake, LakeError, LandedFile
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Code, Evidence, Manifest, Range, encode, seal
-from spark.runs import RunRecord
+from spark.runs import RunRecord, Runs
 from spark.staging import Staging
 
 NOW_MS = 1_767_686_400_000
@@ -149,9 +150,9 @@ def _mended_run(lake: Lake, cut: Manifest) -> None:
         (lambda lake, cut: (lake.cut_directory(cut) / "landed.json").write_bytes(b"{"), "landed.json was altered"),
         (lambda lake, cut: (_folder(lake, cut) / "report.html").unlink(), "report.html is gone"),
         (lambda lake, cut: (_folder(lake, cut) / "report.json").write_bytes(b"other"), "report.json was altered"),
-        (lambda lake, cut: (_folder(lake, cut) / "run.json").unlink(), "is gone"),
+        (lambda lake, cut: (_folder(lake, cut) / "run.json").unlink(), "is gone: make it again with `once reconcile"),
         (_mended_run, "run.json was altered: its digest was not recorded"),
-        (lambda lake, cut: _folder(lake, cut).rename(lake.root / "elsewhere"), "is gone"),
+        (lambda lake, cut: shutil.rmtree(_folder(lake, cut)), "is gone: make it again with `once reconcile --replace"),
         (lambda lake, cut: (lake.cut_directory(cut) / "manifest.json").unlink(), "manifest.json is gone"),
         (lambda lake, cut: lake.cut_directory(cut).rename(lake.root / "elsewhere"), "is missing"),
     ],
@@ -215,6 +216,16 @@ def test_a_run_whose_list_was_damaged_as_well_may_be_replaced(lake: Lake, gone: 
         path.write_bytes(b"{")
     _replace_list(lake, first, run(lake, first))
     assert (audit(lake).replaced, audit(lake).faults) == ((f"runs/{first.cut_id}",), ())
+
+
+def test_a_damaged_run_gets_the_number_after_the_highest(lake: Lake) -> None:
+    first = lake.cuts()[0]
+    folder = _folder(lake, first)
+    folder.rename(folder.with_name(f"{folder.name}.damaged-2"))  # the first was removed by hand
+    (run(lake, first) / "report.html").unlink()
+    said = Runs(lake).set_aside(first) or ""
+    assert said.endswith(f"it is kept as {folder}.damaged-3")
+    assert sorted(path.suffix for path in folder.parent.glob(f"{folder.name}.*")) == [".damaged-2", ".damaged-3"]
 
 
 def test_a_run_that_was_changed_with_its_evidence_is_named(lake: Lake) -> None:
@@ -328,6 +339,16 @@ def test_the_command_refuses_an_audit_of_one_cut_and_a_replacement_of_none(lake:
         refused = CliRunner().invoke(reconcile, ["--lake", str(lake.root), *options])
         assert refused.exit_code == 2
         assert message in refused.stderr
+
+
+def test_an_audit_where_nothing_has_landed_judges_nothing_and_makes_no_file(tmp_path: Path) -> None:
+    empty, mistyped = Lake(tmp_path / "empty"), Lake(tmp_path / "mistyped")
+    empty.root.mkdir()
+    for lake in (empty, mistyped):
+        done = command(lake)
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert f"nothing has landed in {lake.root}" in done.stderr
+    assert list(tmp_path.rglob("*")) == [empty.root]
 
 
 def test_an_audit_waits_for_no_run(lake: Lake) -> None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from spark.job import refuse_missing
 from spark.lake import Count, Lake, LakeError, Span, Spans, Unknown
 from spark.land import FileRows, counts_of, differences, land, misplaced, slices, unknown_of, with_lost
 from spark.manifest import CONTIGUOUS, INPUTS, KEPT_FOR_EVER, LANDED_TOPICS, VERSION, Manifest, Range, Settings, seal
@@ -139,6 +140,14 @@ def test_the_log_is_looked_up_where_offsets_are_missing() -> None:
     counts = {RAW: {0: Count(10, 10, 0, 0), 1: Count(5, 2, 2, 3)}}
     assert with_lost(manifest, counts, uncovered) == {RAW: {0: Count(10, 10, 0, 0), 1: Count(5, 2, 2, 3, lost=2)}}
     assert asked == [(RAW, 1, 4, 9)]
+
+
+def test_a_submitted_job_refuses_a_cut_whose_missing_offsets_it_cannot_look_up() -> None:
+    manifest = cut(payments_raw={0: Range(0, 10, 10), 1: Range(2, 9, 9, beginning=4)})
+    sound = {RAW: {0: Count(10, 10, 0, 0), 1: Count(5, 5, 2, 0)}}
+    assert with_lost(manifest, sound, refuse_missing) == sound
+    with pytest.raises(LakeError, match=r"payments\.raw:1 .* from 4 to before 9, .* with `once reconcile`"):
+        with_lost(manifest, {RAW: {**sound[RAW], 1: Count(5, 2, 2, 3)}}, refuse_missing)
 
 
 def test_records_with_unknown_fields_are_counted_by_topic_and_the_first_is_named() -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from deploy import reconciliation
@@ -26,7 +27,7 @@ from shared.events.operations import RunOutcome
 from shared.kafka.client.access import Access, Tls
 from shared.settings import ReconcileSettings, SettingsError, load
 from spark.evidence import evidence_of
-from spark.job import EXIT_BREAKS, EXIT_CLEAN, EXIT_UNFINISHED, exit_code, unfinished
+from spark.job import EXIT_BREAKS, EXIT_CLEAN, EXIT_FAILED, EXIT_UNFINISHED, exit_code, unfinished
 from spark.lake import Lake, LakeError
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, Settings, encode, joined, seal
 from spark.metrics import Progress
@@ -280,11 +281,11 @@ def report_of_cut(cut: Manifest, verdict: str) -> Report:
     return msgspec.structs.replace(made, verdict=verdict)
 
 
-def test_an_earlier_cut_that_is_run_again_changes_no_current_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake, published, said = Lake(tmp_path), list[RunOutcome](), list[str]()
-    for cut in CUTS[:2]:
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOutcome]:
+    """Outcomes of runs that are made without Spark, in a lake with all cuts."""
+    lake, found = Lake(tmp_path), list[RunOutcome]()
+    for cut in CUTS:
         landed(lake, cut)
 
     def work(*arguments: Any, progress: Progress, **_options: object) -> Work:
@@ -298,14 +299,27 @@ def test_an_earlier_cut_that_is_run_again_changes_no_current_verdict(
         return Work([made], 0)
 
     async def publish(_brokers: str, outcome: RunOutcome) -> None:
-        published.append(outcome)
+        found.append(outcome)
 
     monkeypatch.setattr(reconciliation, "work", work)
     monkeypatch.setattr(reconciliation, "_publish", publish)
     monkeypatch.setattr(reconciliation, "validate_time_zone", lambda _spark, _cut: None)
-    request = Request(textfile=tmp_path / "once.prom")
+    return found
+
+
+def reconciled(lake: Lake, cut: Manifest, textfile: Path) -> list[str]:
+    """Make the run over a cut; return what was said."""
+    said: list[str] = []
+    reconcile_cut(cast("SparkSession", None), lake, "any", cut, Request(textfile=textfile), say=said.append)
+    return said
+
+
+def test_an_earlier_cut_that_is_run_again_changes_no_current_verdict(
+    tmp_path: Path, published: list[RunOutcome]
+) -> None:
+    lake, said = Lake(tmp_path), list[str]()
     for cut in (CUTS[0], CUTS[1], CUTS[0], CUTS[1]):
-        reconcile_cut(cast("SparkSession", None), lake, "any", cut, request, say=said.append)
+        said += reconciled(lake, cut, tmp_path / "once.prom")
         sequence = f"once_reconcile_cut_sequence {float(max(one.cut_id for one in published)[:6])}"
         assert sequence in (tmp_path / "once.prom").read_text().splitlines()
         assert (lake.root / "runs" / cut.cut_id / "metrics.prom").exists()
@@ -314,6 +328,42 @@ def test_an_earlier_cut_that_is_run_again_changes_no_current_verdict(
     newest = (CUTS[1].cut_id, "breaks", second)
     assert outcomes == [(CUTS[0].cut_id, "clean", first), newest, newest]
     assert f"a later cut has a run: the verdict of cut {CUTS[0].cut_id} is not published" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "newest"),
+    [
+        (joined(CUTS).cut_id, False),  # a full run
+        (f"{CUTS[1].cut_id}.damaged-1", False),
+        (f"{CUTS[0].cut_id}.damaged-1", True),
+        (f"{CUTS[1].cut_id}.differs", True),  # never published
+        (f".{CUTS[1].cut_id}", True),  # killed on the way
+    ],
+)
+def test_a_run_over_later_cuts_counts_when_it_is_full_or_was_set_aside(
+    tmp_path: Path, published: list[RunOutcome], name: str, newest: bool
+) -> None:
+    (tmp_path / "runs" / name).mkdir(parents=True)
+    reconciled(Lake(tmp_path), CUTS[0], tmp_path / "once.prom")
+    assert [one.cut_id for one in published] == ([CUTS[0].cut_id] if newest else [])
+    assert (tmp_path / "once.prom").exists() is newest
+
+
+def test_metrics_that_cannot_be_written_fail_the_run_and_withhold_no_verdict(
+    tmp_path: Path, published: list[RunOutcome]
+) -> None:
+    (tmp_path / "collector").write_text("a file, not a folder")
+    with pytest.raises(OSError, match="collector"):
+        reconciled(Lake(tmp_path), CUTS[1], tmp_path / "collector" / "once.prom")
+    assert [(one.cut_id, one.verdict) for one in published] == [(CUTS[1].cut_id, "breaks")]
+
+
+def test_a_command_without_brokers_could_not_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCE_DIR", str(tmp_path / "stack"))
+    monkeypatch.delenv("ONCE_BOOTSTRAP_SERVERS", raising=False)
+    done = CliRunner().invoke(command.reconcile, ["--lake", str(tmp_path / "lake")])
+    assert (done.exit_code, done.stdout) == (EXIT_FAILED, "")
+    assert done.stderr.startswith("once: no cluster")
 
 
 def test_a_cut_whose_records_are_gone_gives_way_to_a_new_one(tmp_path: Path, cluster: Cluster) -> None:
