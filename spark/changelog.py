@@ -18,7 +18,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from shared.events.catalogue import LEDGER_BALANCES, LEDGER_POSTINGS
 from spark.history import bounds_of
 from spark.movements import ACCOUNT, entries, nothing, total
-from spark.night import BREAKS, Kind, Night, frame, union
+from spark.night import BREAKS, Kind, Night, breaks, finding, frame, union
 from spark.places import PLACE, UNBOUNDED, bound, sourced, unstable, visible_up_to
 from spark.schemas import MONEY
 
@@ -57,24 +57,18 @@ def stray_states(night: Night) -> DataFrame:
 
 def strays(night: Night) -> DataFrame:
     """Return BREAKS: an ORPHAN for each of `stray_states`."""
-    where = [F.col(f"source_{part}").cast("string") for part in ("topic", "partition", "offset")]
-    source = F.concat_ws(":", *where)
-    detail = F.concat(F.col("account"), F.lit(": its source "), source, F.lit(" is no record of its partition"))
-    return (
-        stray_states(night)
-        .select(
-            F.lit(Kind.ORPHAN.value).alias("kind"),
-            F.lit("balances").alias("check"),
-            "topic",
-            "partition",
-            "offset",
-            F.lit(None).cast("string").alias("payment_id"),
-            detail.alias("detail"),
-            *(F.lit(None).cast(BREAKS[name].dataType).alias(name) for name in ("subject", "currency", "amount_minor")),
-            F.lit(False).alias("rechecked"),
-        )
-        .select(*BREAKS.fieldNames())
+    found = finding(
+        Kind.ORPHAN,
+        _SOURCES,
+        "{account}: its source {source} is no record of its partition",
+        account="account",
+        source="concat_ws(':', source_topic, source_partition, source_offset)",
     )
+    return breaks(stray_states(night), found, "topic", "partition", "offset", "null")
+
+
+# A check of its own: the balances of the same state may be a break that ends, and this is a fact
+_SOURCES: Final = "transfers:balances"
 
 
 DIFFERENCES: Final = StructType(

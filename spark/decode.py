@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
-from shared.events import clients, effects, headers, installation, payments, postings, reference, transfers
+from shared.events import catalogue, clients, effects, headers, installation, payments, postings, reference, transfers
 from spark.manifest import OFFSETS_MAX, PARTITIONS_MAX
 from spark.schemas import DAY, ENTRY, TABLES, UNDECODABLE, WHERE, Table, tables_of
 
@@ -127,6 +127,7 @@ NOT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dead_letters": ("value", "submitted_by", *_HEADERS),
     "effect_dead_letters": ("value", *NOTES),
     "repeats": ("first_partition", "first_offset", headers.REPAIR),
+    **{table.name: (headers.REPAIR,) for table in tables_of(catalogue.LEDGER_POSTINGS)},
     "account_states": ("account", "deleted"),
     "account_terms": ("account", "deleted"),
     "ownership": ("deleted",),

@@ -108,7 +108,7 @@ def posted(night: Night) -> DataFrame:
 
 def unstable(night: Night, topic: str) -> tuple[int, ...]:
     """Return the partitions of a topic that may have more above their end."""
-    return tuple(sorted(partition for partition, range_ in _ranges(night, topic).items() if not range_.stable))
+    return tuple(sorted(Log(night.manifest, topic).unstable))
 
 
 def visible_up_to(night: Night, topic: str, seen: Mapping[int, int]) -> dict[int, int]:
@@ -128,14 +128,14 @@ def consumed(night: Night, seen: Mapping[int, int]) -> dict[int, int]:
     only `seen` counts.
     """
     group = night.manifest.committed("ledger")
-    shown = {p: max(group.get(p, 0) - 1, seen.get(p, -1)) for p in _ranges(night, LEDGER_TRANSFERS)}
+    shown = {p: max(group.get(p, 0) - 1, seen.get(p, -1)) for p in night.manifest.topics[LEDGER_TRANSFERS]}
     return {**shown, **visible_up_to(night, "ledger.postings", seen)}
 
 
 def sourced(night: Night) -> Column:
     """Whether a row's source is a record of the same partition of `ledger.transfers` that can have existed."""
     there = F.col("source_offset") < bound(
-        {partition: range_.high for partition, range_ in _ranges(night, LEDGER_TRANSFERS).items()}, otherwise=0
+        {partition: range_.high for partition, range_ in night.manifest.topics[LEDGER_TRANSFERS].items()}, otherwise=0
     )
     same = (F.col("source_topic") == INPUTS["ledger"]) & (F.col("source_partition") == F.col("partition"))
     return F.coalesce(same & there & (F.col("source_offset") >= 0), F.lit(False))
@@ -144,10 +144,6 @@ def sourced(night: Night) -> Column:
 def bound(bounds: Mapping[int, int], partition: str = "partition", *, otherwise: int = UNBOUNDED) -> Column:
     """Return a row's bound by its partition, the name of a column; `otherwise` where there is none."""
     return F.expr(f"coalesce({by_partition(partition, bounds)}, {otherwise}L)")
-
-
-def _ranges(night: Night, topic: str) -> dict[int, Range]:
-    return night.manifest.topics[topic]
 
 
 _LOW_32_BITS: Final = 0xFFFFFFFF

@@ -168,6 +168,10 @@ def declined_as_closed(world: Clean) -> None:
     )
 
 
+def house_declined_as_closed(world: Clean) -> None:
+    world.decline(world.named("w"), f"cash@{HOME}", world.bob, because="debtor_closed")
+
+
 def declined_for_funds_though_closed(world: Clean) -> None:
     world.account_event(AccountOpened(world.bob, 5))
     world.account_event(AccountClosed(world.bob))
@@ -204,8 +208,18 @@ def credited_to_suspense_though_open(world: Clean) -> None:
     world.pay(world.named("w"), world.alice, world.bob, 100, to_suspense=True)
 
 
+def house_credited_to_suspense(world: Clean) -> None:
+    world.pay(world.named("w"), world.alice, f"clearing@{AWAY}", 100, to_suspense=True)
+
+
 def reversed_to_suspense_though_open(world: Clean) -> None:
     world.reverse(world.named("w"), world.alice, world.named("p2"), to_suspense=True)
+
+
+def house_reversed_to_suspense(world: Clean) -> None:
+    cash = f"cash@{HOME}"
+    world.pay(world.named("w"), cash, world.bob, 100)
+    world.reverse(world.named("undo"), cash, world.named("w"), to_suspense=True)
 
 
 def decline_reversal(world: Clean, reverses: str, reason: str) -> None:
@@ -262,12 +276,20 @@ def first_opening_lost(world: Clean) -> None:
     world.pay("plain", world.alice, account, 5)
 
 
-def state_with_other_terms(world: Clean) -> None:
-    state = Account(dict(world.balances[world.bob]), 10**9, closed=True)
-    last = last_state(world, world.bob)
+def _close_in_the_changelog(world: Clean, account: str, overdraft_minor: int | None) -> None:
+    state = Account(dict(world.balances[account]), overdraft_minor, closed=True)
+    last = last_state(world, account)
     source = Coordinates.decode(header(world.at(last).headers, SOURCE) or b"")
-    key = b"account/" + world.bob.encode()
-    world.append(catalogue.LEDGER_BALANCES, AWAY, encode_account(state), key, source=source)
+    key = b"account/" + account.encode()
+    world.append(catalogue.LEDGER_BALANCES, last.partition, encode_account(state), key, source=source)
+
+
+def state_with_other_terms(world: Clean) -> None:
+    _close_in_the_changelog(world, world.bob, 10**9)
+
+
+def state_of_a_closed_house_account(world: Clean) -> None:
+    _close_in_the_changelog(world, f"cash@{AWAY}", None)
 
 
 def refuse_payment(world: Clean, reason: str, **changes: object) -> None:

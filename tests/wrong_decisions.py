@@ -14,6 +14,8 @@ from tests import planted_owners as owners
 from tests.planted import AWAY, HOME, Clean
 from tests.world import end, last_state
 
+CASH = f"cash@{AWAY}"
+
 Where = Callable[[Clean], Coordinates]
 
 
@@ -143,7 +145,7 @@ ALL: tuple[Wrong, ...] = (
         planted.priced_by_nothing_though_a_fee_was_in_force,
         planted.a_rate_without_a_conversion,
     ),
-    *_of("cover", Kind.WRONG_DECLINE, posted, planted.declined_without_a_limit),
+    *_of("cover", Kind.WRONG_DECLINE, posted, planted.declined_without_a_limit, planted.house_declined_as_closed),
     *_of(
         "cover",
         Kind.WRONG_DECLINE,
@@ -161,8 +163,20 @@ ALL: tuple[Wrong, ...] = (
     ),
     *_of("cover", Kind.WRONG_DEBIT, posted, planted.booked_though_closed),
     *_of("cover", Kind.WRONG_RECEIVER, credited_to_carol, planted.credited_though_closed),
-    *_of("cover", Kind.WRONG_RECEIVER, posted_away, planted.credited_to_suspense_though_open),
-    *_of("cover", Kind.WRONG_RECEIVER, posted, planted.reversed_to_suspense_though_open),
+    *_of(
+        "cover",
+        Kind.WRONG_RECEIVER,
+        posted_away,
+        planted.credited_to_suspense_though_open,
+        planted.house_credited_to_suspense,
+    ),
+    *_of(
+        "cover",
+        Kind.WRONG_RECEIVER,
+        posted,
+        planted.reversed_to_suspense_though_open,
+        planted.house_reversed_to_suspense,
+    ),
     *_of(
         "reversals declined",
         Kind.WRONG_DECLINE,
@@ -174,6 +188,7 @@ ALL: tuple[Wrong, ...] = (
     ),
     *OWNERS,
     *_of("terms", Kind.TERMS_DIFFER, lambda world: last_state(world, world.bob), planted.state_with_other_terms),
+    *_of("terms", Kind.TERMS_DIFFER, lambda world: last_state(world, CASH), planted.state_of_a_closed_house_account),
     *_of(
         "refusals",
         Kind.WRONG_REFUSAL,

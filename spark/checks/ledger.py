@@ -1,7 +1,7 @@
 """The ledger's outcome of each record of ledger.transfers: one posting or decline, or an account event (I2, I3, I8).
 
-The entries of each posting are judged by themselves (`entries`). A reversal's posting must be the opposite of the
-posting that it reverses, once. A payment is compared with others of its identity (`identities`).
+The entries of each posting are judged by themselves (`entries`). A reversal is compared with the posting that it
+reverses (`spark.checks.reversals`), and a payment with others of its identity (`identities`).
 
 An operator's command without an outcome is right if it changed nothing: the ledger posts only changes. An instruction
 of payments.raw to open an account has an account event or a decline in any case. The terms in force are those of the
@@ -18,14 +18,13 @@ from pyspark.sql import functions as F  # noqa: N812 # the usual name
 from shared.events.catalogue import LEDGER_POSTINGS
 from shared.events.transfers import DeclineReason
 from spark import links
-from spark.checks import repeats
+from spark.checks import repeats, reversals
 from spark.checks.legs import with_amounts
 from spark.decisions import cover
 from spark.decisions.owners import with_owners
-from spark.history import whole, widening
-from spark.lake import Bounds
+from spark.history import whole
 from spark.links import OPTIONAL, Agreement, Joined, Link, Side, unchanged, unreadable
-from spark.night import Amount, Checked, Kind, Night, all_breaks, breaks, finding, union
+from spark.night import Checked, Kind, Night, all_breaks, breaks, finding, union
 from spark.ownership import DIGEST, OWNER, with_clients
 from spark.places import place
 from spark.schemas import UNDECODABLE
@@ -117,100 +116,6 @@ def _changes(read: Callable[[str], DataFrame]) -> DataFrame:
         )
     ]
     return union(parts)
-
-
-_REVERSALS = "reversals"
-_NEGATED = """transform(original.entries, one -> named_struct('account', {account}, 'currency', one.currency,
-    'amount_minor', try_subtract(0L, one.amount_minor)))"""
-_OPPOSITE = _NEGATED.format(account="one.account")
-# A closed debtor gets nothing back: suspense does
-_OF_CLOSED = _NEGATED.format(account="if(one.account = debtor, concat('suspense@', partition), one.account)")
-_BOOKED_BACK = f"""(creditor = original.creditor and (array_sort(entries) <=> array_sort({_OPPOSITE})
-    or array_sort(entries) <=> array_sort({_OF_CLOSED})))"""
-
-
-def check_reversals(night: Night, count: int) -> Checked:
-    """Compare each reversal's posting with the posting of the payment that it names.
-
-    The original of a right one is near. Whether another is wrong depends on all that name the same payment, whenever
-    they were posted: for these reversals alone more is read, on their partitions, until they are right or all is read.
-
-    `count` is the number of reversals that were posted in this run; without any, nothing is read.
-    """
-    if not count:
-        return Checked()
-    wanted = night.new("postings").where("leg = 'debit' and reversal")
-    numbers = set(night.manifest.topics[LEDGER_POSTINGS])
-    broken: DataFrame | None = None
-    for bounds in widening(night, LEDGER_POSTINGS, _LOOK_BACK):
-        near = {number: bounds[number] for number in numbers}
-        broken = _reversal_breaks(night, wanted, near, few=count <= _FEW_MAX).persist()
-        counts = {row["partition"]: row["count"] for row in broken.groupBy("partition").count().collect()}
-        if not counts:
-            return Checked()
-        numbers, count = set(counts), sum(counts.values())
-        wanted = wanted.join(broken.select("partition", "offset"), on=["partition", "offset"], how="left_semi")
-    return Checked(broken)
-
-
-_LOOK_BACK = 400_000
-"""Offsets before the run: many times the payments that the ledger can reverse by default."""
-_FEW_MAX = 100_000
-
-
-def _reversal_breaks(night: Night, reversing: DataFrame, bounds: Bounds, *, few: bool) -> DataFrame:
-    keys = reversing.selectExpr("debtor as wanted_debtor", "reverses as wanted")
-    keys = F.broadcast(keys) if few else keys
-    before = _numbered(night, keys, bounds)
-    originals = _postings(night, "not reversal", "payment_id", keys, bounds).selectExpr(
-        "debtor as original_debtor",
-        "payment_id as original_id",
-        "offset as original_offset",
-        "struct(creditor, entries) as original",
-    )
-    own = before["debtor"] == originals["original_debtor"]
-    same = own & (before["reverses"] == originals["original_id"])
-    paired = before.join(originals, on=same & (originals["original_offset"] < before["offset"]), how="left")
-    judged = paired.selectExpr(
-        "*",
-        "count(original_id) over (partition by partition, offset) as originals",
-        # Where ingest forgot an identity and accepted it again, the younger one is meant
-        "row_number() over (partition by partition, offset order by original_offset desc) as age",
-    ).where("age = 1")
-    wrong = judged.where(f"originals = 0 or nth > originals or not coalesce({_BOOKED_BACK}, false)")
-    orphan = finding(Kind.ORPHAN, _REVERSALS, "it reverses {payment}, which was not posted", payment="reverses")
-    again = finding(Kind.DUPLICATE, _REVERSALS, "it reverses {payment}, which was reversed before", payment="reverses")
-    other = finding(
-        Kind.AMOUNT,
-        _REVERSALS,
-        "it books {own}, no opposite of {other}",
-        own="to_json(entries)",
-        other="to_json(original.entries)",
-    )
-    found = f"case when originals = 0 then {orphan} when nth > originals then {again} else {other} end"
-    at = ("'ledger.postings'", "partition", "offset", "payment_id")
-    paid = Amount("get(entries, 0).currency", "get(entries, 0).amount_minor")
-    return breaks(wrong, found, *at, amount=paid)
-
-
-def _numbered(night: Night, keys: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return the reversals of this run, each with its number among all that name the same payment."""
-    order = "row_number() over (partition by debtor, reverses order by partition, offset) as nth"
-    return _postings(night, "reversal", "reverses", keys, bounds).selectExpr("*", order).where("fresh")
-
-
-def _postings(night: Night, where: str, column: str, keys: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return debit postings of this run and of history within bounds whose debtor and `column` are among the keys."""
-    rows = union(
-        [
-            frame.where(f"leg = 'debit' and {where}").selectExpr(
-                *("partition", "offset", "payment_id", "debtor", "creditor", "reverses", "entries"), f"{fresh} as fresh"
-            )
-            for frame, fresh in ((night.new("postings"), "true"), (night.history("postings", bounds), "false"))
-        ]
-    )
-    wanted = (rows["debtor"] == keys["wanted_debtor"]) & (rows[column] == keys["wanted"])
-    return rows.join(keys, on=wanted, how="left_semi")
 
 
 _TEXTS = "debtor creditor value_date reference currency credit_currency rate reverses decline account command"
@@ -366,7 +271,7 @@ def check(night: Night) -> Checked:
     terms = changed_terms(night, joined, may_be_above_cut(night, LINK, joined))
     settled = settle(night, LINK, joined, terms)
     further = [
-        check_reversals(night, joined.metrics["reversals"]),
+        reversals.check(night, joined.metrics["reversals"]),
         repeats.check_identities(night),
     ]
     carry = {name: frame for checked in (settled, *further) for name, frame in checked.carry.items()}

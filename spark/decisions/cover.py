@@ -2,7 +2,10 @@
 
 An account lives on one partition, and the ledger decides the records of ledger.transfers there in their order. So the
 fold of an account's earlier postings and account events, by their sources, is the state that a record was decided on.
-A record that a repair wrote later takes the place that it should have had.
+A record that a repair wrote later takes the place that it should have had. Terms that it gives replace those that were
+written before it: a repair decides an account event by the terms of its own time. Whether the ledger knew the record
+before is not known. So a fault of a repaired record is open. So is a fault of a decision that the ledger took on the
+same account after the record's place and before the repair.
 
 A posting names for whom it counts, which its link compares with the order. A house account's debits need no state.
 
@@ -56,21 +59,25 @@ _COLUMNS: Final = {
     "moves": "boolean",  # whether the amount is a movement
     "terms": TERMS_TYPE,  # given, asked for, or those of a state
     "reason": "string",
-    "suspended": "boolean",
+    "suspended": "boolean",  # whether suspense took the account's place
+    "repaired": "boolean",  # whether a repair wrote it
     "payment_id": "string",
     "client": "string",  # of `owners.client_of`; null for terms that are not judged
 }
 _DECIDES: Final = "coalesce(act in ('debit', 'credit', 'reversal', 'decline', 'refusal', 'opening'), false)"
-# Of the house, only what needs no state is wrong by itself
+# Of the house, only what needs no state is wrong by itself: without terms, an account is open
 _OF_HOUSE: Final = f"""{_DECIDES} and (not endswith(account, concat('@', partition))
-    or act <> 'credit' and {HAS_SCOPE} = coalesce(reason = '{DeclineReason.NOT_AUTHORISED.value}', false))"""
+    or act in ('credit', 'reversal') and suspended
+    or act = 'decline' and reason = '{DeclineReason.DEBTOR_CLOSED.value}'
+    or act <> 'credit' and {HAS_SCOPE} = coalesce(reason = '{DeclineReason.NOT_AUTHORISED.value}', false))
+    or act = 'state' and (terms.closed or terms.owner <> '{OWNER}' or terms.version <> 0)"""
 
 
 class Judged(NamedTuple):
     """The result of the check."""
 
     wrong: DataFrame  # decisions that the fold does not lead to; to be kept, and carried
-    facts: DataFrame  # BREAKS of accounts elsewhere than at home, of altered terms, and of ledger.accounts
+    facts: DataFrame  # BREAKS of accounts elsewhere than at home, of altered terms, of ledger.accounts; what is open
     terms: DataFrame  # the newest of each account; carried as TERMS
 
 
@@ -90,9 +97,10 @@ def check(night: Night) -> Judged:
     judged = folded.where("act is not null and (act <> 'terms' or client is not null)").selectExpr(
         "*", f"{fault} as fault", f"{_OF_TERMS} as of_terms", f"{_ELSEWHERE} as elsewhere", f"{_ALTERED} as altered"
     )
+    found = judged.where("coalesce(fault, elsewhere, altered) is not null")
     # Few: kept, so that the fold is made once
-    judged = judged.where("coalesce(fault, elsewhere, altered) is not null").persist()
-    wrong = judged.where("fault is not null").select(*_KEPT)
+    judged = found.selectExpr("*", f"{_MAY_BE_RIGHT} as may_be_right").persist()
+    wrong = judged.where("fault is not null and not may_be_right").select(*_KEPT)
     before = night.carried(JUDGED)
     if before is not None:
         wrong = union([wrong, _still(before, known)])
@@ -141,7 +149,10 @@ def _folded(rows: DataFrame, partitions: int) -> DataFrame:
     )
     by_account = by_currency.selectExpr(
         "*",
-        "collect_list(if(act = 'terms', struct(at, offset, terms), null)) over (partition by account) as given",
+        # The last one to be written is in force, whatever its place
+        "sort_array(collect_list(if(act = 'terms', struct(offset, at, terms), null)) over (partition by account))"
+        " as given",
+        f"collect_list({_REPAIR}) over (partition by account) as repairs",
         "min(if(moves, at, null)) over (partition by account) as moved_from",
         f"max({of_first}) over (partition by account) as home",
     )
@@ -154,7 +165,12 @@ def _folded(rows: DataFrame, partitions: int) -> DataFrame:
     )
 
 
-_KEPT: Final = ("partition", "offset", "at", "account", "payment_id", "currency", "amount", "fault", "of_terms")
+_REPAIR: Final = """if(repaired and (moves or act = 'terms'),
+    named_struct('at', at, 'offset', offset, 'gives_terms', act <=> 'terms', 'currency', currency, 'amount', amount),
+    null)"""
+_KEPT: Final = (
+    *("partition", "offset", "at", "account", "act", "payment_id", "currency", "amount", "fault", "of_terms"),
+)
 
 
 def findings(wrong: DataFrame) -> DataFrame:
@@ -174,6 +190,7 @@ def _facts(rows: DataFrame) -> DataFrame:
     logged = (f"'{LEDGER_BALANCES}'", "partition", "offset", "null")
     return union(
         [
+            decided(rows.where("fault is not null and may_be_right"), CHECK, "fault", at=posted, open_="true"),
             decided(rows.where("elsewhere is not null"), "homes", "elsewhere", at=posted),
             decided(rows.where("altered is not null"), "terms", "altered", at=logged),
         ]
@@ -186,6 +203,7 @@ def _rows(frame: DataFrame, **columns: str) -> DataFrame:
 
 
 _OWN: Final = {"partition": "partition", "offset": "offset", "at": "coalesce(source_offset, offset)"}
+_REPAIRED: Final = "repair is not null"
 
 
 def _terms(night: Night) -> DataFrame:
@@ -212,7 +230,7 @@ def _terms(night: Night) -> DataFrame:
         frames = [(night.new(table), by)]
         if before is None:
             frames.append((night.history(table, whole(night, LEDGER_POSTINGS)), "null"))
-        of_event = {**_OWN, "account": "account", "act": "'terms'", "terms": terms}
+        of_event = {**_OWN, "account": "account", "act": "'terms'", "terms": terms, "repaired": _REPAIRED}
         parts += [_rows(frame, **of_event, client=client) for frame, client in frames]
     if before is not None:
         columns = {name: name for name in ("account", "partition", "offset")}
@@ -271,6 +289,7 @@ def _postings(night: Night) -> DataFrame:
         "source_offset",
         "payment_id",
         "suspended",
+        "repair",
         f"{client_of(night)} as client",
         "if(leg <> 'debit', 'credit', if(reversal, 'reversal', 'debit')) as act",
         "size(moved) as movements",
@@ -287,6 +306,7 @@ def _postings(night: Night) -> DataFrame:
         act="if(position = decided, act, null)",
         moves="position < movements",
         suspended="suspended",
+        repaired=_REPAIRED,
         payment_id="payment_id",
         client="if(position = decided, client, null)",
     )
@@ -326,6 +346,7 @@ def _declines(night: Night) -> DataFrame:
         act="case when opens then 'opening' when cost is null then 'refusal' else 'decline' end",
         terms="asked",
         reason="reason",
+        repaired=_REPAIRED,
         payment_id="payment_id",
         client="client",
     )
@@ -338,16 +359,24 @@ def _ordered(night: Night, table: str) -> DataFrame:
 def _still(before: DataFrame, rows: DataFrame) -> DataFrame:
     """Return decisions of earlier runs that nothing explains which this run found to have come before them.
 
-    Movements do, and account events; what terms alone decide, only these. Decisions and states change no account.
+    Movements do, and account events; what terms alone decide, only these. A debit beyond the limit needs more of its
+    currency. Decisions and states change no account.
     """
     earlier = rows.where("at >= 0 and (moves or act = 'terms')").selectExpr(
-        "account as of_account", "at as earlier", "act <=> 'terms' as gives_terms"
+        "account as of_account",
+        "at as earlier",
+        "act <=> 'terms' as gives_terms",
+        "if(amount > 0, currency, null) as covers",
     )
-    # A former version left all as if movements decided them
-    decided_before = before if "of_terms" in before.columns else before.withColumn("of_terms", F.lit(False))
+    # A former version left all as if movements decided them, and none as a debit
+    absent = {"of_terms": "false", "act": "cast(null as string)"}
+    decided_before = before.selectExpr(
+        "*", *(f"{text} as {name}" for name, text in absent.items() if name not in before.columns)
+    )
     own = decided_before["account"] == earlier["of_account"]
     explained = own & (earlier["earlier"] < decided_before["at"])
-    enough = earlier["gives_terms"] | ~decided_before["of_terms"]
+    covered = ~decided_before["act"].eqNullSafe("debit") | (earlier["covers"] == decided_before["currency"])
+    enough = earlier["gives_terms"] | (~decided_before["of_terms"] & covered)
     return decided_before.join(earlier, on=explained & enough, how="left_anti").select(*_KEPT)
 
 
@@ -375,14 +404,22 @@ _FAULT: Final = f"""case
     when act = 'opening' and reason <> {REASON_OF_OPENING}
         then concat('declined for ', reason, '; the reason to decline it: ', {REASON_OF_OPENING}) end"""
 _OF_TERMS: Final = f"""coalesce(act in ('debit', 'reversal') and not {AUTHORISED}
+    or act = 'debit' and {_CLOSED}
     or act in ('credit', 'reversal') and suspended <> {_CLOSED}
     or act = 'terms' and not terms.closed and {REASON_OF_OPENING} = '{DeclineReason.NOT_AUTHORISED.value}', false)"""
 """Whether a fault follows from terms alone, whatever was booked."""
+_WRITTEN_SINCE: Final = "one.at < at and one.offset > offset"
+_UNSPENT: Final = f"""aggregate(filter(repairs, one -> {_WRITTEN_SINCE} and one.currency = currency and one.amount < 0),
+    cast(balance as {_MONEY}), (total, one) -> cast(total - one.amount as {_MONEY}))"""
+_MAY_BE_RIGHT: Final = f"""coalesce(repaired, false) or exists(repairs, one -> {_WRITTEN_SINCE} and one.gives_terms)
+    or not of_terms and exists(repairs, one -> {_WRITTEN_SINCE}) and (act <> 'debit' or {_UNSPENT} >= -{_LIMIT})"""
+"""Whether a repair wrote the record, or has written since what the ledger may or may not have known."""
 _ELSEWHERE: Final = f"""if({_DECIDES} and partition <> if({IS_HOUSE},
     try_cast(substring_index(account, '@', -1) as int), home),
     concat(account, ' does not live on this partition'), null)"""
-# Terms that were carried may be younger than a state that is landed late
+# Terms that were carried may be younger than a state that is landed late, and a repair younger than any
 _ALTERED: Final = f"""if(act = 'state' and (before is null or at >= before.since)
+    and not exists(repairs, one -> one.gives_terms and one.at <= at)
     and (terms.closed <> {_CLOSED} or terms.owner <> {OWNED_BY} or terms.version <> coalesce(before.version, 0L)
         or not terms.closed and not (terms.overdraft <=> if(before is null, 0L, before.overdraft))
             and not (before is null and {IS_HOUSE})),

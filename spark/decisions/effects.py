@@ -6,17 +6,17 @@ carried. An event that is a break is carried too, because a repair may write its
 requests expire, and when the subscriptions that it names are compacted away.
 """
 
-from collections.abc import Callable
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the usual name
 
 from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_POSTINGS, LEDGER_TRANSFERS, REFERENCE_SUBSCRIPTIONS
 from shared.events.effects import EVERY_ACCOUNT, EffectKind
 from spark.decisions.reference import compacted_before_ms, decided, with_choices
+from spark.history import bounds_of
 from spark.night import JUDGED, Night, by_partition, is_late, union, with_carried
-from spark.places import Log, offset_of, partition_of
+from spark.places import Log, offset_of
 
 CHECK: Final = "subscribed"
 CARRIED: Final = "decisions_on_effects"
@@ -125,21 +125,14 @@ def _requests(night: Night, source: str) -> DataFrame:
     return rows.groupBy("asked_at").agg(F.collect_list("one").alias("asked_now"))
 
 
-def _bounds(requests: DataFrame, of: Callable[[Column], Column]) -> dict[int, int]:
-    """Return the first or last source seen by partition: `of` is `F.min` or `F.max`."""
-    rows = requests.groupBy(F.expr(partition_of("asked_at")).alias("number")).agg(
-        of(F.expr(offset_of("asked_at"))).alias("bound")
-    )
-    return {row["number"]: row["bound"] for row in rows.collect()}
-
-
 def _hidden(night: Night, requests: DataFrame) -> str:
     """Whether an event's requests may be above the cut: they are written in the order of their sources."""
     unstable = Log(night.manifest, EFFECTS_REQUESTS).unstable
     if not unstable:
         return "false"
-    last = _bounds(requests, F.max)
-    above = f"{offset_of('at')} > {by_partition('partition', {number: last.get(number, -1) for number in unstable})}"
+    seen = bounds_of(requests.selectExpr("asked_at as at"))
+    last = {number: seen[number][1] - 1 if number in seen else -1 for number in unstable}
+    above = f"{offset_of('at')} > {by_partition('partition', last)}"
     return (
         f"(coalesce({above}, false) and not {JUDGED} and not {is_late(night, LEDGER_POSTINGS, 'partition', 'offset')})"
     )
@@ -159,6 +152,6 @@ def _expired(night: Night, requests: DataFrame) -> str:
     ]
     if not begun:
         return "false"
-    first = _bounds(requests, F.min)
-    ends = {number: first.get(number, 2**53) for number in begun}
+    seen = bounds_of(requests.selectExpr("asked_at as at"))
+    ends = {number: seen[number][0] if number in seen else 2**53 for number in begun}
     return f"coalesce({offset_of('at')} <= {by_partition('partition', ends)}, false)"

@@ -98,6 +98,9 @@ def with_owners(carried: DataFrame) -> DataFrame:
 def newest(night: Night, terms: DataFrame, before: DataFrame | None) -> DataFrame:
     """Return the newest terms of each account, and its last record of ledger.accounts as `listed`.
 
+    The newest are those that were written last: a repair writes an account event behind later ones. `since` is the
+    last source of all events, and in `listed` of all records.
+
     Args:
         terms: rows of `spark.decisions.cover`, of this run and carried.
         before: what the run before left, of this function.
@@ -116,17 +119,20 @@ def newest(night: Night, terms: DataFrame, before: DataFrame | None) -> DataFram
         union(parts)
         .groupBy("account")
         .agg(
-            F.max("partition").alias("partition"),
-            *(_newest(name) for name in ("since", "offset", "closed", "overdraft", "version")),
+            *(F.max(name).alias(name) for name in ("partition", "since", "offset")),
+            *(_newest(name) for name in ("closed", "overdraft", "version")),
             _newest("owner", "owner"),
-            F.max_by("listed", F.expr("struct(listed.since, listed.offset)")).alias("listed"),
+            F.max_by("listed", F.expr("listed.offset")).alias("listed"),
+            F.max(F.expr("listed.since")).alias("listed_since"),
         )
+        .withColumn("listed", F.col("listed").withField("since", F.col("listed_since")))
+        .drop("listed_since")
     )
 
 
-def _newest(name: str, where: str = "since") -> Column:
+def _newest(name: str, where: str = "offset") -> Column:
     """Return a column of the newest row in which another one is not null."""
-    return F.max_by(name, F.expr(f"if({where} is null, null, struct(since, offset))")).alias(name)
+    return F.max_by(name, F.expr(f"if({where} is null, null, offset)")).alias(name)
 
 
 def check_listed(night: Night, rows: DataFrame) -> DataFrame:

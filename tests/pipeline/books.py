@@ -221,6 +221,8 @@ def row(record: Record) -> tuple[Any, ...]:
     if "entries" in values:
         values["entries"] = [(entry.account, entry.currency, entry.amount_minor) for entry in event.entries]
     values |= places(values)
+    if record.topic == LEDGER_POSTINGS:
+        values["repair"] = None
     if record.topic == LEDGER_BALANCES:
         balances = {currency: Decimal(amount) for currency, amount in event.balances.items()}
         values |= {"account": key.removeprefix("account/"), "balances": balances, "deleted": record.value is None}

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deploy.drills.few_rows import FOR_FEW_ROWS
-from spark.checks import ledger
+from spark.checks import reversals
 from spark.manifest import Settings
 from spark.session import session
 from tests.pipeline.costs import Cost, measured
@@ -32,7 +32,7 @@ def equal_nights(spark: SparkSession, root: Path, nights: int, say: Callable[[st
     """Yield the cost of each night: its landing and its run, which is clean."""
     world = EqualNights()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "_LOOK_BACK", 4 * _RECORDS)
+        patch.setattr(reversals, "_LOOK_BACK", 4 * _RECORDS)
         landings = Landings(spark, world, root, patch)
         landings.settings = Settings(identity_window=_RECORDS, reversal_window=_RECORDS)
         for number in range(1, nights + 1):

@@ -188,7 +188,8 @@ def _decoded(record: Record, where: dict[str, Any]) -> Iterator[tuple[str, dict[
     fields |= places(fields)
     if isinstance(event, payments.Repeat):
         first = Coordinates.decode(event.first.encode())
-        fields |= {"first_partition": first.partition, "first_offset": first.offset, **_repair(record)}
+        fields |= {"first_partition": first.partition, "first_offset": first.offset}
+    fields |= _repair(record)
     names = {column.name for column in table.columns}
     yield table.name, {**where, **{name: value for name, value in fields.items() if name in names}}
 

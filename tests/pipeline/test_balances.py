@@ -103,7 +103,7 @@ def test_each_error_is_named(spark: SparkSession) -> None:
             ("orphan", "balances", ghost.partition, ghost.offset, None, f"{GHOST}: EUR 7 in the changelog, 0 posted"),
             (
                 "orphan",
-                "balances",
+                "transfers:balances",
                 bob.partition,
                 bob.offset,
                 None,
@@ -113,6 +113,18 @@ def test_each_error_is_named(spark: SparkSession) -> None:
     )
     assert checked.figures["accounts_off"] == 3
     assert checked.in_flight == {"balances": 0}
+
+
+@full
+def test_a_state_of_no_source_and_its_balances_are_breaks_of_their_own(spark: SparkSession) -> None:
+    """The source is a fact; the balances may be corrected."""
+    books = ledger()
+    home = partition_for(GHOST)
+    books.state_of(GHOST, Account({"EUR": 7}), Coordinates(LEDGER_TRANSFERS, home, 99999))
+    checked, _ = run(spark, books, books.cut())
+    kinds = {(row.kind, row.check, row.offset, row.rechecked) for row in rows_of(checked)}
+    at = books.state(GHOST).offset
+    assert kinds == {("orphan", "balances", at, True), ("orphan", "transfers:balances", at, False)}
 
 
 @full

@@ -12,7 +12,7 @@ from shared.events.clients import OPERATOR
 from shared.events.headers import Coordinates
 from shared.events.postings import AccountTerms, Decline, Entry, decode_ledger_event, encode_ledger_event
 from shared.events.transfers import AccountClosed, AccountOpened, decode_transfer, encode_transfer
-from spark.checks import ledger, repeats
+from spark.checks import ledger, repeats, reversals
 from spark.decisions import cover
 from spark.lake import Bounds
 from spark.manifest import Manifest, Settings, seal
@@ -214,6 +214,30 @@ def test_reversals_of_payments_of_an_earlier_cut(spark: SparkSession) -> None:
     checked = ledger.check(night(spark, world, manifest(world, previous=first)))
     assert found(checked) == [("duplicate", "reversals", str(again.debit))]
     assert sound.debit.offset < again.debit.offset
+
+
+@full
+def test_a_reversal_of_a_lost_payment_is_a_break_until_a_repair_writes_it(spark: SparkSession) -> None:
+    world = Clean()
+    lost = world.pay("p7", ALICE, BOB, 40).debit
+    undone = world.reverse("r7", ALICE, "p7").debit
+    nothing = world.reverse("r8", ALICE, "p7")
+    change_transfer(world, nothing.transfer, reverses="r1")
+    change_posting(world, nothing.debit, reverses="r1")
+    world.remove(lost)
+    of_both = [("orphan", "reversals", str(at)) for at in (undone, nothing.debit)]
+    carried: dict[str, DataFrame] = {}
+    cut = manifest(world)
+    for expected in (of_both, of_both, of_both[1:], of_both[1:]):
+        checked = ledger.check(night(spark, world, cut, carried))
+        of_reversals = [row for row in rows_of(checked) if row["check"] == "reversals"]
+        assert [one for one in found(checked) if one[1] == "reversals"] == sorted(expected)
+        assert all(row["rechecked"] for row in of_reversals)
+        carried = kept(checked.carry)
+        if cut.sequence == 2:
+            world.restore(lost)
+        cut = manifest(world, previous=cut)
+    assert found(ledger.check(night(spark, world))) == of_both[1:]
 
 
 @full
@@ -422,7 +446,7 @@ def test_a_reversal_books_on_its_own_partition(spark: SparkSession) -> None:
 def test_the_original_of_a_reversal_is_found_however_old_it_is(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "_LOOK_BACK", 1)
+    monkeypatch.setattr(reversals, "_LOOK_BACK", 1)
     world = Clean()
     first = manifest(world)
     world.reverse("r2", ALICE, "p2")

@@ -9,17 +9,24 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from shared.events.catalogue import EFFECTS_REQUESTS, LEDGER_BALANCES, PAYMENTS_ACCEPTED, PAYMENTS_DEAD_LETTER
-from shared.events.headers import Coordinates
+from shared.events.catalogue import (
+    EFFECTS_REQUESTS,
+    LEDGER_ACCOUNTS,
+    LEDGER_BALANCES,
+    PAYMENTS_ACCEPTED,
+    PAYMENTS_DEAD_LETTER,
+)
+from shared.events.headers import REPAIR, Coordinates
 from shared.events.payments import SCHEMA_VERSION, Payment
+from shared.events.postings import encode_terms
 from shared.events.reference import Fee
-from shared.events.transfers import PricedBy
+from shared.events.transfers import AccountClosed, AccountOpened, PricedBy
 from spark import decisions, totals
 from spark.checks import intake
 from spark.decisions.reference import STALE_MS
 from spark.lake import Bounds
-from spark.manifest import Settings, seal
-from spark.night import Night, frame
+from spark.manifest import Manifest, Settings, seal
+from spark.night import Checked, Night, frame
 from spark.schemas import TABLES
 from tests import planted_decisions as planted
 from tests import planted_owners as owners
@@ -211,11 +218,132 @@ def test_a_decision_by_a_lost_posting_is_a_break_until_a_repair_writes_it(spark:
         cut = manifest(world, previous=cut)
 
 
-def with_state(now: Night, account: str, source: Coordinates) -> Night:
+@full
+def test_a_repaired_debit_explains_no_debit_beyond_cover(spark: SparkSession) -> None:
+    """It takes from the account, whether the ledger knew it or not."""
+    world = Clean()
+    account = owners.own(world)
+    with owners.submitted(world, owners.ACME):
+        lost = world.pay("lost", account, BOB, 5).debit
+        wrong = world.pay("w", account, BOB, 10_001).debit
+    world.remove(lost)
+    carried: dict[str, DataFrame] = {}
+    cut = manifest(world)
+    for _ in range(3):
+        checked, carried = nightly(spark, world, cut, carried)
+        assert found(checked) == [("decision", "cover", str(wrong))]
+        if cut.sequence == 1:
+            repair(world, lost)
+        cut = manifest(world, previous=cut)
+    assert found(decisions.check(night(spark, world))) == [("decision", "cover", str(wrong))]
+
+
+def nightly(
+    spark: SparkSession, world: Clean, cut: Manifest, carried: dict[str, DataFrame]
+) -> tuple[Checked, dict[str, DataFrame]]:
+    """Take the decisions of a cut again; returns what the next run needs as well."""
+    now = night(spark, world, cut, carried)
+    checked = decisions.check(now)
+    return checked, kept({**checked.carry, **totals.totals(now).carry})
+
+
+def repair(world: Clean, removed: Coordinates) -> Coordinates:
+    """Write a removed record again as `once repair` does."""
+    at = world.restore(removed)
+    world.add_header(at, REPAIR, "repair-1:0")
+    return at
+
+
+@full
+@pytest.mark.parametrize("cuts", [{"repaired"}, {"spent", "repaired"}, {"lost", "spent", "repaired"}], ids=len)
+@pytest.mark.parametrize("since", [None, "closed", "given away"])
+def test_a_repaired_debit_is_no_break_whatever_came_since(
+    spark: SparkSession, since: str | None, cuts: set[str]
+) -> None:
+    """Its posting was lost with the ledger's state, so the ledger booked another debit of the same money."""
+    world = Clean()
+    account = owners.own(world)
+    closed, given = AccountClosed(account), AccountOpened(account, 0, "other")
+    cut: Manifest | None = None
+    carried: dict[str, DataFrame] = {}
+    opened, breaks, wrong = 0, list[Break](), ""
+    for step in ("lost", "spent", "repaired"):
+        with owners.submitted(world, owners.ACME):
+            if step == "lost":
+                lost = world.pay("lost", account, BOB, 10_000).debit
+                world.remove(lost)
+            elif step == "spent":
+                world.pay("again", account, BOB, 10_000)
+                if since is not None:
+                    world.account_event(closed if since == "closed" else given)
+            else:
+                repair(world, lost)
+                wrong = str(world.pay("wrong", account, BOB, 1).debit)
+        if step in cuts:
+            cut = manifest(world, previous=cut)
+            checked, carried = nightly(spark, world, cut, carried)
+            opened, breaks = opened + checked.figures["decisions_open"], breaks + found(checked)
+    assert (breaks, opened) == ([("decision", "cover", wrong)], 1)
+
+
+@full
+def test_a_repair_decides_by_the_terms_of_its_time(spark: SparkSession) -> None:
+    world = Clean()
+    account = owners.own(world)
+    credited = world.pay("c", ALICE, account, 5, to_suspense=True).credit
+    with owners.submitted(world, owners.ACME):
+        declined = world.decline("d", account, BOB, because="debtor_closed").debit
+    for at in (credited, declined):
+        world.remove(at)
+    world.account_event(AccountClosed(account))
+    for at in (credited, declined):
+        repair(world, at)
+    checked = decisions.check(night(spark, world))
+    assert (found(checked), checked.figures) == ([], {"decisions_open": 2})
+
+
+@full
+@pytest.mark.parametrize("cuts", [set(), {"changed"}, {"changed", "repaired"}], ids=len)
+def test_terms_that_a_repair_wrote_replace_later_ones(spark: SparkSession, cuts: set[str]) -> None:
+    world = Clean()
+    account = owners.own(world)
+    before = world.terms[account]
+    source, lost = world.account_event(AccountOpened(account, 5, "acme"))
+    terms = world.terms[account]
+    for at in (lost, owners.last_listed(world)):
+        world.remove(at)
+    world.terms[account] = before
+    changed, _ = world.account_event(AccountOpened(account, 7, "acme"))
+    cut: Manifest | None = None
+    carried: dict[str, DataFrame] = {}
+    breaks: list[Break] = []
+    for step in ("changed", "repaired", "spent"):
+        if step == "repaired":
+            owners.change_event(world, repair(world, lost), version=3)
+            world.terms[account] = msgspec.structs.replace(terms, version=3)
+            listed = encode_terms(world.terms[account])
+            world.append(LEDGER_ACCOUNTS, HOME, listed, account.encode(), origin=source, source=source)
+        elif step == "spent":
+            with owners.submitted(world, owners.ACME):
+                world.pay("right", account, BOB, 10_000 + 5)
+                wrong = world.pay("wrong", account, BOB, 1).debit
+            world.account_event(AccountOpened(account, 9, "acme"))
+        if step in {*cuts, "spent"}:
+            cut = manifest(world, previous=cut)
+            now = night(spark, world, cut, carried)
+            if not cuts:
+                now = with_state(now, account, changed, overdraft_minor=7, version=2)
+            checked = decisions.check(now)
+            breaks += found(checked)
+            carried = kept({**checked.carry, **totals.totals(now).carry})
+    assert breaks == [("decision", "cover", str(wrong))]
+
+
+def with_state(now: Night, account: str, source: Coordinates, **changes: object) -> Night:
     """The same input, and the state of an account of acme after a transaction that ended with a source."""
     state = {"topic": LEDGER_BALANCES, "partition": source.partition, "offset": 0, "account": account}
     of = {"source_topic": source.topic, "source_partition": source.partition, "source_offset": source.offset}
-    terms = {"closed": False, "overdraft_minor": 0, "owner": "acme", "version": 1, "deleted": False}
+    terms = {"closed": False, "overdraft_minor": 0, "owner": "acme", "version": 1, "deleted": False, **changes}
     rows = frame(now.spark, TABLES["account_states"].schema, [{**state, **of, **terms}])
     new = now.new
     return dataclasses.replace(now, new=lambda table: rows if table == "account_states" else new(table))

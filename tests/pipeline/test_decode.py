@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shared.events import catalogue
+from shared.events.headers import REPAIR
 from shared.events.transfers import AccountClosed, encode_transfer
 from spark import session
-from spark.decode import TABLE, UNKNOWN, parse
+from spark.decode import NOT_FIELDS, TABLE, UNKNOWN, parse
 from spark.lake import Count, Lake, Unknown
 from spark.land import land
 from spark.manifest import INPUTS, LANDED_TOPICS, VERSION, Manifest, Range, seal
@@ -40,7 +41,19 @@ def test_every_event_comes_back_with_its_defaults(spark: SparkSession, topic: st
     sent = [encode(event) for made in events.values() for event in made]
     found = tables(spark, topic, values(*sent))
     assert {name: [fields(row, name) for row in rows] for name, rows in found.items()} == {
-        name: [expected(event) for event in made] for name, made in events.items()
+        name: [{**dict.fromkeys(NOT_FIELDS.get(name, ())), **expected(event)} for event in made]
+        for name, made in events.items()
+    }
+
+
+def test_a_record_of_the_ledger_names_the_repair_that_wrote_it(spark: SparkSession) -> None:
+    repaired = (("source", b"ledger.transfers:0:9"), (REPAIR, b"repair-1:0"))
+    made = [EVENTS[table.name][0] for table in tables_of(catalogue.LEDGER_POSTINGS)]
+    encode: Any = ENCODE[catalogue.LEDGER_POSTINGS]
+    sent: list[Sent] = [(b"key", encode(event), repaired) for event in made]
+    found = tables(spark, catalogue.LEDGER_POSTINGS, sent)
+    assert {name: [row["repair"] for row in rows] for name, rows in found.items()} == {
+        table.name: ["repair-1:0"] for table in tables_of(catalogue.LEDGER_POSTINGS)
     }
 
 

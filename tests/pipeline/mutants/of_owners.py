@@ -148,6 +148,13 @@ OF_OWNERS: Final[Table] = {
         "",
         f"{_WRONG}[account_listed_with_another_owner]",
     ),
+    "owners-newest-by-place": Mutant(
+        "leaves the terms of the last place, which a repair has replaced",
+        _RULES,
+        "if({where} is null, null, offset)",
+        "if({where} is null, null, since)",
+        f"{_DECISIONS}::test_terms_that_a_repair_wrote_replace_later_ones",
+    ),
     "owners-not-listed": Mutant(
         "accepts an account event without its record of ledger.accounts",
         _RULES,

@@ -6,6 +6,7 @@ from tests.pipeline.mutants.mutant import Mutant, Table
 
 _CUT, _INTAKE, _TRANSFORM = "test_checks_cut.py", "test_checks_intake.py", "test_checks_transform.py"
 _LEDGER, _LEGS, _EFFECTS = "test_checks_ledger.py", "test_checks_legs.py", "test_checks_effects.py"
+_REVERSALS = "checks/reversals.py"
 
 OF_CUTS: Final[Table] = {
     "cut-same-offset": Mutant(
@@ -166,28 +167,42 @@ OF_TRANSFORM: Final[Table] = {
 OF_LEDGER: Final[Table] = {
     "ledger-reversed-again": Mutant(
         "accepts a second reversal",
-        "checks/ledger.py",
+        _REVERSALS,
         "or nth > originals or",
         "or nth > originals + 1 or",
         f"{_LEDGER}::test_a_reversal_is_the_opposite_of_its_payment_once",
     ),
     "ledger-reversal-sign": Mutant(
         "expects the same amounts of a reversal, not their opposites",
-        "checks/ledger.py",
+        _REVERSALS,
         "try_subtract(0L, one.amount_minor)",
         "one.amount_minor",
         f"{_LEDGER}::test_a_reversal_is_the_opposite_of_its_payment_once",
     ),
     "ledger-reversal-of-a-later-payment": Mutant(
         "looks for the original after the reversal",
-        "checks/ledger.py",
-        '["original_offset"] < before["offset"]',
-        '["original_offset"] > before["offset"]',
+        _REVERSALS,
+        '["original_at"] < before["at"]',
+        '["original_at"] > before["at"]',
         f"{_LEDGER}::test_a_reversal_is_the_opposite_of_its_payment_once",
+    ),
+    "ledger-reversal-by-offset": Mutant(
+        "looks for the original before the reversal in ledger.postings, where a repair writes it behind",
+        _REVERSALS,
+        '"coalesce(source_offset, offset) as at"',
+        '"offset as at"',
+        f"{_LEDGER}::test_a_reversal_of_a_lost_payment_is_a_break_until_a_repair_writes_it",
+    ),
+    "ledger-orphan-forgotten": Mutant(
+        "forgets a reversal whose payment was not posted",
+        _REVERSALS,
+        "carry={_CARRIED: left}",
+        "carry={}",
+        f"{_LEDGER}::test_a_reversal_of_a_lost_payment_is_a_break_until_a_repair_writes_it",
     ),
     "ledger-old-original": Mutant(
         "does not find an original outside its first look",
-        "checks/ledger.py",
+        _REVERSALS,
         "in widening(night, LEDGER_POSTINGS, _LOOK_BACK):",
         "in [next(widening(night, LEDGER_POSTINGS, _LOOK_BACK))]:",
         f"{_LEDGER}::test_the_original_of_a_reversal_is_found_however_old_it_is",
