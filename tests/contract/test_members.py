@@ -33,10 +33,11 @@ async def removed(one: MemberProcess, deadline_s: float = 30.0) -> None:
 
 async def removed_by_an_operator(brokers: str, group: str, one: MemberProcess) -> None:
     """Have the group remove instance 1, and wait until that one knows it."""
-    async with joined(brokers, group, "1") as same:
-        await same.beat()
-        await same.member.leave()
-        await removed(one)
+    same = MemberProcess(brokers, group, "1")
+    await same.start()
+    await same.beat()
+    await same.stop()
+    await removed(one)
 
 
 async def asked_back(one: MemberProcess) -> None:
