@@ -403,7 +403,7 @@ class Run:
         return changed
 
     def _compare(self, place: Path, report: Report, record: RunRecord) -> str | None:
-        """Compare the report with that of the earlier run, or of the damaged one that was set aside.
+        """Compare the report with that of the earlier run, or of the damaged run that was set aside.
 
         Returns a line for people if the damaged one had another result, and other code made it.
         """

@@ -178,7 +178,7 @@ class Cover:
             self._add(Kind.WRONG_RECEIVER, record, account, source, where, f"{right} takes the money")
 
     def decline(self, event: Decline, record: Record, source: int, where: str) -> None:
-        """Judge a decline; a repair writes one that an effect request shows, whatever the cover is."""
+        """Judge a decline. A repair writes a decline that an effect request shows, whatever the cover is."""
         flags = self._transfers.flags[source]
         authorised = not flags & (TRANSFER | REVERSAL) or self._may_debit(event.debtor, source)
         if authorised and flags & TO_DECLINE:

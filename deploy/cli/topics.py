@@ -66,7 +66,7 @@ def configure(dry_run: bool, brokers: Access) -> None:
     rows = [one._asdict() for one in differences]
     none = "every topic has the settings of this version"
     answer(
-        {"changed": not dry_run, "settings": rows},
+        {"changed": bool(rows) and not dry_run, "settings": rows},
         lambda: print_rows(rows, ("topic", "setting", "found", "wanted"), none=none),
     )
 

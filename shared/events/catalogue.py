@@ -90,7 +90,7 @@ TOPICS: tuple[Topic, ...] = (
         ("gateway", "once load", "once dead-letters resubmit"),
         ("ingest", "gateway", "monitor", "once reconcile"),
         # Producers of others may compress: the brokers decompress, and check the size of what readers get. They may
-        # send any timestamp: Spark cannot read one that is 300,000 years ago, so 100 years are the limit
+        # send any timestamp: Spark cannot read 300,000 years ago, so 100 years are the limit
         config={"compression.type": "uncompressed", "message.timestamp.before.max.ms": str(36_525 * _DAY_MS)},
     ),
     Topic(

@@ -77,7 +77,7 @@ class Pipeline:
         return cut
 
     def cut(self, explanations: str = "", version: int = VERSION) -> Manifest:
-        """Take a cut, one offset after the last one that landed."""
+        """Take a cut, one offset after the last landed cut."""
         cuts = self.lake.cuts()
         start, previous = len(cuts), cuts[-1].digest if cuts else ""
         ranges = {0: Range(start, start + 1, start + 1)}

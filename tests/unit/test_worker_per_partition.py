@@ -147,30 +147,31 @@ async def test_another_failure_ends_all_of_them(rig: Rig, error: Exception) -> N
     rig.running = asyncio.create_task(asyncio.sleep(0))
 
 
-async def test_a_revocation_returns_when_the_transaction_has_ended(rig: Rig) -> None:
+async def _called(one: StubWorker, name: str) -> bool:
+    return one.calls[-1] == name
+
+
+async def revoked_in_a_transaction(rig: Rig) -> "tuple[StubWorker, asyncio.Task[None]]":
+    """Revoke a partition whose transaction is open; returns its worker, and what waits for the end."""
     rig.workers.assign({0})
     await rig.ready(0)
     [one] = rig.made[0]
     one.transaction_ends.clear()
     revoking = asyncio.create_task(rig.workers.revoke({0}))
     await eventually(lambda: _called(one, "stop"), "the worker is stopped")
+    return one, revoking
+
+
+async def test_a_revocation_returns_when_the_transaction_has_ended(rig: Rig) -> None:
+    one, revoking = await revoked_in_a_transaction(rig)
     assert not revoking.done()
     one.transaction_ends.set()
     await revoking
     assert one.calls == WHOLE_LIFE
 
 
-async def _called(one: StubWorker, name: str) -> bool:
-    return one.calls[-1] == name
-
-
 async def test_a_stop_during_a_revocation_waits_for_the_transaction(rig: Rig) -> None:
-    rig.workers.assign({0})
-    await rig.ready(0)
-    [one] = rig.made[0]
-    one.transaction_ends.clear()
-    revoking = asyncio.create_task(rig.workers.revoke({0}))
-    await eventually(lambda: _called(one, "stop"), "the worker is stopped")
+    one, revoking = await revoked_in_a_transaction(rig)
     rig.workers.stop()
     for _ in range(10):
         await asyncio.sleep(0)
@@ -182,12 +183,7 @@ async def test_a_stop_during_a_revocation_waits_for_the_transaction(rig: Rig) ->
 
 
 async def test_nothing_outlives_a_revocation_that_is_cancelled(rig: Rig) -> None:
-    rig.workers.assign({0})
-    await rig.ready(0)
-    [one] = rig.made[0]
-    one.transaction_ends.clear()
-    revoking = asyncio.create_task(rig.workers.revoke({0}))
-    await eventually(lambda: _called(one, "stop"), "the worker is stopped")
+    one, revoking = await revoked_in_a_transaction(rig)
     revoking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await revoking
@@ -214,12 +210,7 @@ async def test_a_worker_that_still_takes_over_is_cancelled_at_once(rig: Rig) -> 
 
 
 async def test_a_partition_that_fails_while_it_is_revoked_is_not_taken_over_again(rig: Rig) -> None:
-    rig.workers.assign({0})
-    await rig.ready(0)
-    [one] = rig.made[0]
-    one.transaction_ends.clear()
-    revoking = asyncio.create_task(rig.workers.revoke({0}))
-    await eventually(lambda: _called(one, "stop"), "the worker is stopped")
+    one, revoking = await revoked_in_a_transaction(rig)
     one.fails.set_exception(RejoinError("the outcome is unknown"))
     one.transaction_ends.set()
     await revoking

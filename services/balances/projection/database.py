@@ -203,7 +203,7 @@ def _postgresql(url: URL, *, pool_size: int, read_only: bool = False) -> Engine:
     def connected(connection: Any, _record: object) -> None:
         connections.add(connection)
         try:
-            # In a transaction of its own: what is set in one that is rolled back is gone
+            # In a transaction of its own: a rollback undoes what was set in it
             with connection.transaction(), connection.cursor() as cursor:
                 for name, seconds in settings.items():
                     cursor.execute(f"SET {name} = '{seconds}s'")
