@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from py4j.java_gateway import JavaClass, JavaPackage  # type: ignore[import-untyped] # it has no types
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,17 @@ _JVM = (
     "-XX:Tier4MinInvocationThreshold=3000",
     "-XX:Tier4CompileThreshold=40000",
     "-XX:Tier4BackEdgeThreshold=120000",
+)
+
+
+# What pyspark names again for each expression
+_NAMED: Final = (
+    "PythonUtils",
+    "functions",
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "org.apache.spark.sql.classic.SparkSession$",
+    "py4j",
 )
 
 
@@ -99,7 +111,32 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    for name in _NAMED:
+        _remember(spark.sparkContext._jvm, name)  # noqa: SLF001 # where pyspark looks for it
     return spark
+
+
+def _remember(jvm: Any, name: str) -> None:
+    found = getattr(jvm, name)
+    if not isinstance(found, _Remembered):
+        setattr(jvm, name, _Remembered(found))
+
+
+class _Remembered:
+    """A class or a package of the JVM whose names are looked up once.
+
+    py4j asks the JVM for each name each time, and the JVM looks for a class in every jar: with few records, a run names
+    more than it computes.
+    """
+
+    def __init__(self, found: JavaClass | JavaPackage) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._found, name)
+        kept = _Remembered(found) if isinstance(found, JavaClass | JavaPackage) else found
+        setattr(self, name, kept)
+        return kept
 
 
 def _driver(master: str, jars: Sequence[Path], memory: str, host: str, java_options: Sequence[str]) -> dict[str, str]:
