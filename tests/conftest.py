@@ -46,12 +46,14 @@ class _ByModule(LoadScopeScheduling):  # type: ignore[misc] # likewise
 
     def _split_scope(self, nodeid: str) -> str:
         package = next((package for package in _TOGETHER if nodeid.startswith(package)), nodeid.partition("::")[0])
-        return _long(nodeid) or package
+        return _long(nodeid, self.config) or package
 
 
-def _long(nodeid: str) -> str | None:
+def _long(nodeid: str, config: pytest.Config) -> str | None:
     places = ((len(place), name) for name, places in _LONG.items() for place in places if nodeid.startswith(place))
-    return max(places, default=(0, None))[1]
+    name = max(places, default=(0, None))[1]
+    # Without what is full they are short, and a second Spark would take longer to warm up than they do
+    return "pipeline" if name == "checks" and "not full" in config.getoption("markexpr") else name
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,10 +67,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests for distribution."""
     order = {name: place for place, name in enumerate((*_LONG, None))}
-    items.sort(key=lambda item: order[_long(item.nodeid)])
+    items.sort(key=lambda item: order[_long(item.nodeid, config)])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

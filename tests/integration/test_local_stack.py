@@ -51,6 +51,7 @@ def brokers_seen(kafka: LocalKafka) -> frozenset[int]:
         return frozenset()
 
 
+@full
 def test_a_killed_broker_is_noticed_and_restarts_at_its_address(kafka: LocalKafka) -> None:
     kafka.wait_in_sync()
     bootstrap_servers, pid = kafka.bootstrap_servers, kafka.processes[1].pid

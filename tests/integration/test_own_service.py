@@ -25,6 +25,7 @@ from shared.events.catalogue import PAYMENTS_ACCEPTED, PAYMENTS_RAW
 from shared.kafka.admin.groups import wait_drained
 from shared.kafka.client.reader import end_offsets, group_offsets, read_topics
 from tests.harness import ROOT, eventually, settled
+from tests.tiers import full
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -163,6 +164,7 @@ async def found(brokers: str) -> dict[int, list[tuple[str, str, int, int]]]:
     return alerts
 
 
+@full
 def test_no_alert_is_doubled_or_lost_by_the_commands_of_the_page(shell: Shell, directory: Path) -> None:
     for command in COMMANDS:
         if command.startswith("kill -9"):

@@ -85,7 +85,6 @@ def test_a_request_of_an_earlier_cut_is_not_made_again(spark: SparkSession) -> N
     assert found(checked) == [("duplicate", EVENTS, str(again))]
 
 
-@full
 def test_a_request_that_was_not_consumed_waits_until_it_is_late(spark: SparkSession) -> None:
     world = Clean()
     request = world.last_receipt.request

@@ -377,6 +377,7 @@ def test_a_strangers_debit_stays_a_break_whatever_comes_late(spark: SparkSession
         cut = manifest(world, previous=cut)
 
 
+@full
 def test_requests_above_the_cut_are_in_flight_until_they_are_seen_or_late(spark: SparkSession) -> None:
     world = Clean()
     request = world.last_receipt.request

@@ -13,7 +13,7 @@ from tests.pipeline.landings import EqualNights, Landings
 from tests.pipeline.mutations import ALL
 from tests.pipeline.worlds import Volume
 from tests.planted import FILE, MAIL
-from tests.tiers import full, mostly_full
+from tests.tiers import full
 
 EXECUTIONS_MAX = 40
 """SQL executions of a sound night in which effects wait, its landing included."""
@@ -52,9 +52,9 @@ def test_a_small_night_starts_few_executions(
     assert len(landing.executions) + len(run.executions) <= EXECUTIONS_MAX
 
 
-@pytest.mark.parametrize("nights", mostly_full([2, 3], [2]))
+@full
 def test_an_effect_that_waits_is_carried_over_nights_without_records(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nights: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = EqualNights()
     world.night()
@@ -64,8 +64,8 @@ def test_an_effect_that_waits_is_carried_over_nights_without_records(
     world.remove(lost.result)
     world.wait(waits.effect, waits.request.partition)
     landings = Landings(spark, world, tmp_path, monkeypatch)
-    first, *later = (landings.run(landings.cut()) for _ in range(nights))
-    assert [report.in_flight["effects_waiting"] for report in (first, *later)] == [1] * nights
+    first, *later = (landings.run(landings.cut()) for _ in range(3))
+    assert [report.in_flight["effects_waiting"] for report in (first, *later)] == [1, 1, 1]
     assert (first.breaks.total, first.breaks.opened) == (1, 1)
     assert {(report.breaks.total, report.breaks.opened) for report in later} == {(1, 0)}
 

@@ -378,6 +378,7 @@ def test_a_lost_run_is_made_again_and_audited_as_replaced(pipeline: Pipeline, mo
     assert aside == [f"{first.cut_id}.damaged-1"]
 
 
+@full
 def test_a_lost_run_is_made_again_as_the_weekly_audit_says(pipeline: Pipeline) -> None:
     first = pipeline.land("a")
     pipeline.run(first)

@@ -16,7 +16,7 @@ from tests.simulation.transactions import Decision, end
 from tests.tiers import full
 
 QUICK, QUICK_WITH_FAULTS = 75, 25
-FULL, FULL_WITH_FAULTS = 500, 200
+FULL, FULL_WITH_FAULTS = 200, 80
 FOUND_WITHIN = 75
 """Sequences in which a planted difference must be found."""
 Compared = Callable[..., Difference | None]

@@ -5,7 +5,7 @@ import pytest
 from tests.simulation.test_histories import SEEDS, assert_all_pass, simulate
 from tests.tiers import full
 
-FURTHER = 210
+FURTHER = 68
 
 
 @full

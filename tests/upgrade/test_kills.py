@@ -15,8 +15,6 @@ pytestmark = [pytest.mark.timeout(300), full]
 PAYMENTS = 100
 ROWS = [
     ("ingest", crash.AFTER_OFFSETS),
-    ("transform", crash.AFTER_OFFSETS),
-    ("transform", crash.END_TXN_SENT),
     ("ledger", crash.AFTER_OFFSETS),
     ("ledger", crash.END_TXN_SENT),
 ]
