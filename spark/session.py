@@ -125,8 +125,8 @@ def _remember(jvm: Any, name: str) -> None:
 class _Remembered:
     """A class or a package of the JVM whose names are looked up once.
 
-    py4j asks the JVM for each name each time, and the JVM looks for a class in every jar: with few records, a run names
-    more than it computes.
+    py4j asks the JVM for each name each time, and the JVM looks for a class in every jar. A run names some thousands,
+    however few its records are.
     """
 
     def __init__(self, found: JavaClass | JavaPackage) -> None:
@@ -137,6 +137,9 @@ class _Remembered:
         kept = _Remembered(found) if isinstance(found, JavaClass | JavaPackage) else found
         setattr(self, name, kept)
         return kept
+
+    def __call__(self, *arguments: object) -> Any:
+        return self._found(*arguments)
 
 
 def _driver(master: str, jars: Sequence[Path], memory: str, host: str, java_options: Sequence[str]) -> dict[str, str]:

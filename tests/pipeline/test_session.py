@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from py4j.clientserver import JavaClient  # type: ignore[import-untyped] # it has no types
 from py4j.protocol import REFLECTION_COMMAND_NAME  # type: ignore[import-untyped] # likewise
-from pyspark.sql import Column, functions
+from pyspark.sql import Column, SparkSession, functions
 
 
 def expression() -> Column:
@@ -26,3 +26,11 @@ def test_names_of_the_jvm_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) ->
     expression()
     assert asked
     assert [command for command in asked if command.startswith(REFLECTION_COMMAND_NAME)] == []
+
+
+def test_a_class_that_is_remembered_makes_objects(spark: SparkSession) -> None:
+    """As pyspark needs for a second session of the process, after the first has ended."""
+    jvm: Any = spark.sparkContext._jvm
+    context: Any = spark.sparkContext._jsc
+    made = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")(context.sc(), {})
+    assert made.version() == spark.version
