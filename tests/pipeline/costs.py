@@ -21,7 +21,7 @@ class Cost:
     """The cost of a piece of work."""
 
     executions: list[str] = field(default_factory=list)  # what each SQL execution was for
-    plans: list[str] = field(default_factory=list)  # of each SQL execution, as Spark describes it
+    plans: list[str] = field(default_factory=list)  # of each SQL execution, as Spark describes it, where asked for
     jobs: int = 0
     listed: int = 0  # paths that a reader was given
     files: int = 0  # that were opened
@@ -35,8 +35,12 @@ class Cost:
 
 
 @contextmanager
-def measured(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
-    """Measure what is done in the context."""
+def measured(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, plans: bool = False) -> Iterator[Cost]:
+    """Measure what is done in the context.
+
+    Args:
+        plans: whether to keep them too, which takes a second for a night.
+    """
     cost = Cost()
     executions, jobs = _executions(spark), _jobs(spark)
     with monkeypatch.context() as patch:
@@ -46,7 +50,7 @@ def measured(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     new_jobs = [one for number, one in _jobs(spark).items() if number not in jobs]
     # One that another made is a part of it
     cost.executions = [one.description() for one in new_executions if one.executionId() == one.rootExecutionId()]
-    cost.plans = [one.physicalPlanDescription() for one in new_executions]
+    cost.plans = [one.physicalPlanDescription() for one in new_executions if plans]
     cost.jobs = len(new_jobs)
     cost.files = sum(_files(spark, one.executionId()) for one in new_executions)
     of_jobs = {number for job in new_jobs for number in _each(job.stageIds())}

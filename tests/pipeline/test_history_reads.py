@@ -82,7 +82,7 @@ def test_checks_read_history_by_literal_offsets(
     now = night_of(spark, landings.lake, left)
     spark.conf.set("spark.sql.maxMetadataStringLength", str(2**20))  # or descriptions of plans name few files
     try:
-        with measured(spark, monkeypatch) as cost:
+        with measured(spark, monkeypatch, plans=True) as cost:
             found = [row for check in ALL.values() for row in rows_of(check(now))]
     finally:
         spark.conf.unset("spark.sql.maxMetadataStringLength")
