@@ -12,6 +12,7 @@ from deploy.local.kafka.cluster import LocalKafka
 from tests.harness import cluster
 from tests.postgres import postgres, view_url
 from tests.preforked import preforking
+from tests.tiers import without_full
 
 __all__ = ["kafka", "postgres", "view_url"]
 
@@ -53,7 +54,7 @@ def _long(nodeid: str, config: pytest.Config) -> str | None:
     places = ((len(place), name) for name, places in _LONG.items() for place in places if nodeid.startswith(place))
     name = max(places, default=(0, None))[1]
     # Without what is full they are short, and a second Spark would take longer to warm up than they do
-    return "pipeline" if name == "checks" and "not full" in config.getoption("markexpr") else name
+    return "pipeline" if name == "checks" and without_full(config) else name
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,11 @@ full = pytest.mark.full
 """Another test, in `make test`, finds the same kind of fault."""
 
 
+def without_full(config: pytest.Config) -> bool:
+    """Whether this run leaves out what is `full`."""
+    return "not full" in config.getoption("markexpr")
+
+
 def mostly_full(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     """Return the parameters of a matrix, marked `full` except some.
 

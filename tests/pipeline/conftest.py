@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from deploy.drills.few_rows import FOR_FEW_ROWS
 from deploy.local.jars import spark_archive_options, spark_jars
 from spark.session import session
+from tests.tiers import without_full
 
 _FOR_MANY_TESTS = {"spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=240m"}
 """With the better compiler: what it takes at first comes back after a few hundred seconds of work."""
@@ -25,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
         directory=tmp_path_factory.mktemp("spark"),
         more={
             **FOR_FEW_ROWS,
-            **(_FOR_MANY_TESTS if "full" not in pytestconfig.getoption("markexpr") else {}),
+            **({} if without_full(pytestconfig) else _FOR_MANY_TESTS),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             # Spark keeps the plans of 1,000 by default; a test looks at its own
             "spark.sql.ui.retainedExecutions": "100",
