@@ -200,7 +200,7 @@ def typed_rows(topic: str, parsed: DataFrame) -> DataFrame:
 def _of_its_table(name: str, tables: tuple[Table, ...]) -> Column:
     """Return a column with the default of the row's table; null in a row whose table does not have it."""
     values = [
-        (F.col(TABLE) == table.name, _with_default(table, field).cast(field.dataType))
+        (F.col(TABLE) == table.name, _with_default(table, field).cast(field.dataType.simpleString()))
         for table in tables
         for field in table.columns
         if field.name == name
@@ -382,7 +382,7 @@ def _with_default(table: Table, field: StructField) -> Column:
     filled, default = F.col(field.name), default_of(table.name, field.name)
     if default is not None and field.name != "overdraft_minor":  # that one has it already
         value = F.create_map() if isinstance(field.dataType, MapType) else F.lit(default)
-        filled = F.coalesce(filled, value.cast(field.dataType))
+        filled = F.coalesce(filled, value.cast(field.dataType.simpleString()))
     if table.name not in _KEYED or field.name in NOT_FIELDS[table.name]:
         return filled
     return F.when(~F.col("deleted"), filled)

@@ -275,8 +275,8 @@ _list: Final = msgspec.json.Decoder(Landed).decode
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """Return a DataFrame without rows. Not from Python: workers need not have any."""
-    blank = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema)
-    return spark.range(1).select(*blank).where("false")  # of which the optimizer makes no plan at all
+    blank = ", ".join(f"cast(null as {field.dataType.simpleString()}) as `{field.name}`" for field in schema)
+    return spark.sql(f"select {blank} where false")  # of which the optimizer makes no plan at all
 
 
 def _overlaps(file: LandedFile, bounds: Bounds) -> bool:
