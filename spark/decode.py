@@ -199,6 +199,7 @@ def typed_rows(topic: str, parsed: DataFrame) -> DataFrame:
 
 def _of_its_table(name: str, tables: tuple[Table, ...]) -> Column:
     """Return a column with the default of the row's table; null in a row whose table does not have it."""
+    # Types by their texts here and below: for a type, pyspark asks the JVM four times, each night for each column
     values = [
         (F.col(TABLE) == table.name, _with_default(table, field).cast(field.dataType.simpleString()))
         for table in tables
