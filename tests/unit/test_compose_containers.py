@@ -87,9 +87,9 @@ def test_the_health_check_reports_whether_the_loop_runs(tmp_path: Path, monkeypa
 def test_a_run_ends_with_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nightly, "BEAT_S", 0.1)  # the loop looks once in each beat
     beat = tmp_path / "beat"
-    # A run that ends before the loop looks at it needs no beat
-    wait = f"while not pathlib.Path({str(beat)!r}).exists(): time.sleep(0.01)"
-    ends = f"import pathlib, time\n{wait}\nraise SystemExit(3)"
+    # A run that ends before the loop looks at it needs no beat. Without one, it ends too, and the test fails
+    wait = f"while not pathlib.Path({str(beat)!r}).exists() and time.monotonic() < end_s: time.sleep(0.01)"
+    ends = f"import pathlib, time\nend_s = time.monotonic() + 30\n{wait}\nraise SystemExit(3)"
     assert Nightly([sys.executable, "-c", ends], AT, beat).run() == 3
     assert nightly.beats(beat, time.time())
     os.utime(beat, (0, 0))

@@ -137,7 +137,7 @@ async def test_a_silent_view_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch
     async with view(silent) as made:
         with pytest.raises(RefusedError, match="does not answer") as caught:
             await made.outcome("2378", "p-1", 0, "")
-    # Whether the handler has begun by then is up to the machine
+    # Of a view that is away, another error is the cause
     assert isinstance(caught.value.__cause__, TimeoutError)
 
 
