@@ -45,6 +45,14 @@ _FILES: Final = {
     "maxRecordsPerFile": "0",
     # Parquet shrinks row groups when those being written would not fit into memory together: these always do
     "parquet.block.size": str(32 * 1024 * 1024),
+    # Nearly all different: a dictionary of them takes a fifth of the time of writing, and saves little
+    **{
+        f"parquet.enable.dictionary#{name}": "false"
+        for name in (
+            *("offset", "timestamp", "key", "origin_offset", "source_offset"),
+            *("payment_id", "effect_id", "received_at_ms", "value"),
+        )
+    },
 }
 
 
