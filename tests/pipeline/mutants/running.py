@@ -115,8 +115,6 @@ def prepare_worker(root: str) -> None:
         session.catalog.clearCache()
 
     os.environ["PYTEST_DEBUG_TEMPROOT"] = root
-    # The quick compiler only: two drivers share two cores, and each mutant's plans are classes of its own
-    os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
     os.environ.pop("PYTEST_ADDOPTS", None)  # of the whole run: they may need plugins that are not loaded here
     mock.patch.object(SparkSession, "stop", keep).start()
 
