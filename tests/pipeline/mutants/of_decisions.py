@@ -133,14 +133,14 @@ OF_DECISIONS: Final[Table] = {
         "decisions/cover.py",
         "coalesce(repaired, false) or exists(",
         "exists(",
-        f"{_DECISIONS}::test_a_repaired_debit_is_no_break_whatever_came_since",
+        f"{_DECISIONS}::test_a_repaired_debit_is_no_break_whatever_came_since[None-2]",
     ),
     "decisions-before-a-repair": Mutant(
         "takes what a repair wrote for known before it",
         "decisions/cover.py",
         '"one.at < at and one.offset > offset"',
         '"one.at < at and one.offset < offset"',
-        f"{_DECISIONS}::test_a_repaired_debit_is_no_break_whatever_came_since",
+        f"{_DECISIONS}::test_a_repaired_debit_is_no_break_whatever_came_since[None-1]",
     ),
     "decisions-covered-by-a-debit": Mutant(
         "accepts a debit beyond the limit when an earlier debit came",
@@ -161,14 +161,14 @@ OF_DECISIONS: Final[Table] = {
         "decisions/cover.py",
         "struct(offset, at, terms)",
         "struct(at, offset, terms)",
-        f"{_DECISIONS}::test_terms_that_a_repair_wrote_replace_later_ones",
+        f"{_DECISIONS}::test_terms_that_a_repair_wrote_replace_later_ones[0]",
     ),
     "decisions-state-before-a-repair": Mutant(
         "compares states before a repair with the terms that it wrote",
         "decisions/cover.py",
         "and not exists(repairs, one -> one.gives_terms and one.at <= at)",
         "",
-        f"{_DECISIONS}::test_terms_that_a_repair_wrote_replace_later_ones",
+        f"{_DECISIONS}::test_terms_that_a_repair_wrote_replace_later_ones[0]",
     ),
     "decisions-repaired": Mutant(
         "keeps a decision as a break when the missing posting came",

@@ -153,7 +153,7 @@ OF_OWNERS: Final[Table] = {
         _RULES,
         "if({where} is null, null, offset)",
         "if({where} is null, null, since)",
-        f"{_DECISIONS}::test_terms_that_a_repair_wrote_replace_later_ones",
+        f"{_DECISIONS}::test_terms_that_a_repair_wrote_replace_later_ones[2]",
     ),
     "owners-not-listed": Mutant(
         "accepts an account event without its record of ledger.accounts",

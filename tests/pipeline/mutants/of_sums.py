@@ -26,14 +26,14 @@ OF_SUMS: Final[Table] = {
         "balances.py",
         "gaps.get(currency, 0) - _SIGN[part] *",
         "gaps.get(currency, 0) - 0 *",
-        f"{_TESTS}::test_legs_under_way",
+        f"{_TESTS}::test_legs_under_way[('ledger.postings',)-1]",
     ),
     "balances-early-legs-sign": Mutant(
         "adds credit legs whose debit may be above the cut",
         "balances.py",
         '"transit_early": -1',
         '"transit_early": 1',
-        f"{_TESTS}::test_legs_under_way",
+        f"{_TESTS}::test_legs_under_way[('ledger.transfers',)-0]",
     ),
     "balances-leg-at-the-mark": Mutant(
         "takes the last booked credit leg for one in flight",
@@ -47,7 +47,7 @@ OF_SUMS: Final[Table] = {
         "balances.py",
         '["partition", "source_offset"], how="left_anti")',
         '["partition", "source_offset"], how="left_semi")',
-        f"{_TESTS}::test_legs_under_way",
+        f"{_TESTS}::test_legs_under_way[()-0]",
     ),
     "balances-consumed-by-one": Mutant(
         "takes the next credit leg for booked",
