@@ -39,20 +39,25 @@ JOBS_AT_ONCE = 2  # one job's last task, or its planning, leaves cores free that
 _JOBS_OF_TOPIC_MAX: Final = 10_000
 _OFFSETS: Final = 1 << 53  # more than any partition has
 _BLOCK_BITS: Final = 6  # 64 offsets are bits of one BIGINT: distinct ones are counted exactly, without sorting them
+_DISTINCT: Final = (
+    "offset",
+    "timestamp",
+    "origin_offset",
+    "source_offset",
+    "payment_id",
+    "effect_id",
+    "received_at_ms",
+    "value",
+)
+"""Columns whose values are nearly all different."""
 _FILES: Final = {
     # Stated, or a site's defaults would decide about the bytes
     "compression": "snappy",
     "maxRecordsPerFile": "0",
     # Parquet shrinks row groups when those being written would not fit into memory together: these always do
     "parquet.block.size": str(32 * 1024 * 1024),
-    # Nearly all different: a dictionary of them takes a fifth of the time of writing, and saves little
-    **{
-        f"parquet.enable.dictionary#{name}": "false"
-        for name in (
-            *("offset", "timestamp", "key", "origin_offset", "source_offset"),
-            *("payment_id", "effect_id", "received_at_ms", "value"),
-        )
-    },
+    # Building a dictionary of these takes time, and saves little or no space
+    **{f"parquet.enable.dictionary#{name}": "false" for name in _DISTINCT},
 }
 
 
