@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -241,16 +242,22 @@ def _by_file(paths: list[Path], rows: Iterable[Any], footer: Callable[[Path], in
 
 def footer_rows(spark: SparkSession, path: Path) -> int:
     """Return the number of rows that a Parquet file's footer says it has."""
-    context: Any = spark.sparkContext
-    jvm = context._jvm  # noqa: SLF001 # Python has no reader of footers
-    hadoop = jvm.org.apache.hadoop
-    file = jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(
-        hadoop.fs.Path(f"file://{path}"),
-        context._jsc.hadoopConfiguration(),  # noqa: SLF001 # the same
-    )
-    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(file)
-    try:
+    with parquet_reader(spark, path) as reader:
         return int(reader.getRecordCount())
+
+
+@contextmanager
+def parquet_reader(spark: SparkSession, path: Path) -> Iterator[Any]:
+    """Open a Parquet file with the JVM's reader: Python has none of footers."""
+    context: Any = spark.sparkContext
+    hadoop = context._jvm.org.apache.hadoop  # noqa: SLF001 # of the JVM
+    parquet = context._jvm.org.apache.parquet.hadoop  # noqa: SLF001 # likewise
+    configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001 # likewise
+    reader = parquet.ParquetFileReader.open(
+        parquet.util.HadoopInputFile.fromPath(hadoop.fs.Path(f"file://{path}"), configuration)
+    )
+    try:
+        yield reader
     finally:
         reader.close()
 
